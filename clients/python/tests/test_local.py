@@ -224,6 +224,7 @@ def test_hints_of_the_command_line_are_in_the_words_of_the_package() -> None:
         ("--timeout raises the limit", "timeout= raises the limit"),
         ("`offset` reads a part; --max-file-size raises the limit", "`offset` reads a part; limits= raises"),
         ("SANDBOXCTL_A_B, or a.b in ~/.config/sandboxctl/config.toml, raises the limit", "limits= raises the limit"),
+        ('start it with `"stdin": true`', "start it with stdin=True"),
         ("create another one", "create another one"),
     ]:
         shown = error_of("limit", "", hint).hint

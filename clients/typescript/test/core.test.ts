@@ -41,6 +41,7 @@ test("hints of the command line are in the words of the package", () => {
     ],
     ["--timeout raises the limit", "`timeoutMs` raises the limit"],
     ["SANDBOXCTL_A_B, or a.b in ~/.config/sandboxctl/config.toml, raises the limit", "`limits` raises the limit"],
+    ['start it with `"stdin": true`', "start it with `stdin: true`"],
     ["create another one", "create another one"],
   ]) {
     assert.equal(errorOf({ kind: "limit", message: "", hint }).hint, words);

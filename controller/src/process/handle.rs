@@ -77,7 +77,7 @@ pub(super) struct Entry {
     pub state: watch::Sender<State>,
     /// A reader for which the process waits has taken an event, or is gone.
     pub taken: Notify,
-    stdin: Stdin,
+    stdin: Option<Stdin>,
     requests: mpsc::Sender<Request>,
 }
 
@@ -148,11 +148,7 @@ impl Process {
         has_stdin: bool,
     ) -> (Self, mpsc::Receiver<Request>, Option<Input>) {
         let (requests, asked) = mpsc::channel(MAX_REQUESTS);
-        let (stdin, input) = Stdin::open();
-        if !has_stdin {
-            _ = stdin.close();
-        }
-        let input = has_stdin.then_some(input);
+        let (stdin, input) = has_stdin.then(Stdin::open).unzip();
         let mut ring = Ring::new(identity.scrollback);
         let started_at = Time::now();
         ring.push(ExecutionEvent::Started.into(), started_at);
@@ -222,7 +218,7 @@ impl Process {
     /// [`StdinError`]. After `Full`, nothing of `bytes` was written if they are at most 256 KiB; of more,
     /// a beginning may have been.
     pub async fn write_stdin(&self, bytes: Bytes) -> Result<(), StdinError> {
-        self.0.stdin.write(bytes).await
+        self.0.stdin.as_ref().ok_or(StdinError::NoStdin)?.write(bytes).await
     }
 
     /// Closes its stdin, after what was written.
@@ -231,7 +227,7 @@ impl Process {
     ///
     /// [`StdinError`].
     pub async fn close_stdin(&self) -> Result<(), StdinError> {
-        self.0.stdin.close()
+        self.0.stdin.as_ref().ok_or(StdinError::NoStdin)?.close()
     }
 
     /// Sets the size of its terminal; returns whether it has one.
@@ -306,7 +302,7 @@ impl Process {
 
     /// How many bytes were written to its stdin since its start.
     pub(crate) fn written(&self) -> u64 {
-        self.0.stdin.written()
+        self.0.stdin.as_ref().map_or(0, Stdin::written)
     }
 
     /// Waits until no reader for which it waits would miss something by an event with this much output.
@@ -360,7 +356,9 @@ impl Process {
         used: Option<Used>,
         ran_out_of_memory: Option<bool>,
     ) {
-        self.0.stdin.end();
+        if let Some(stdin) = &self.0.stdin {
+            stdin.end();
+        }
         self.0.state.send_modify(|state| {
             let now = Time::now();
             if state.exited_at.is_none() {

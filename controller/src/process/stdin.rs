@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Why a process takes no input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StdinError {
-    /// It was started without one, or it was closed.
+    /// It was started without one, whether or not it has ended since, or it was closed.
     #[error("its stdin is not open")]
     NoStdin,
     /// It has ended.

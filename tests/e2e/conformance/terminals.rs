@@ -335,12 +335,18 @@ fn shell_that_is_left_by_its_keys_is_attached_to_again() {
     let process = &listed["processes"][0];
     assert_eq!((&process["pty"], &process["state"]), (&json!(true), &json!("running")), "{listed}");
     let id = process["id"].to_string();
-    let other_keys = [&*id, "--detach-keys", "ctrl-x,x"];
-    let mut again = Terminal::verb(&place, &living, "attach", &other_keys);
+    // By another word, which the note repeats, and other keys.
+    let word = &living.id[..6];
+    let args = ["sandbox", "attach", word, &*id, "--detach-keys", "ctrl-x,x"];
+    let mut command = place.command(args);
+    command.env("SANDBOXCTL_SERVER", &living.service.url);
+    let mut again = Terminal::run(&place, &command);
     again.type_keys("echo n is $n\r");
     again.until("n is 5");
     again.type_keys("\x18x");
-    assert_eq!(again.end().0, Some(0));
+    let (code, shown) = again.end();
+    assert_eq!(code, Some(0));
+    assert!(shown.contains(&format!("`sandboxctl sandbox attach {word} {id}`")), "{shown}");
     let mut again = Terminal::verb(&place, &living, "attach", &[&id]);
     again.type_keys("echo n is still $n\r");
     again.until("n is still 5");

@@ -150,6 +150,7 @@ _WORDS = [
     ),
     (re.compile(r"--timeout raises the limit"), "timeout= raises the limit"),
     (re.compile(r'create a sandbox whose spec has `"processes": "kept"`'), 'create the sandbox with processes="kept"'),
+    (re.compile(r'start it with `"stdin": true`'), "start it with stdin=True"),
     (re.compile(r"(--[a-z-]+|SANDBOXCTL_\w+, or [\w.]+ in \S+,) raises the limit"), "limits= raises the limit"),
 ]
 

@@ -26,6 +26,7 @@ const WORDS: [RegExp, string][] = [
   [/--image \(.*?\) selects/, "`image` selects"],
   [/--timeout raises the limit/, "`timeoutMs` raises the limit"],
   [/create a sandbox whose spec has `"processes": "kept"`/, 'create the sandbox with `processes: "kept"`'],
+  [/start it with `"stdin": true`/, "start it with `stdin: true`"],
   [/(--[a-z-]+|SANDBOXCTL_\w+, or [\w.]+ in \S+,) raises the limit/, "`limits` raises the limit"],
 ];
 

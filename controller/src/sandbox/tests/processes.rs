@@ -112,7 +112,9 @@ async fn a_process_reports_its_life_in_numbered_events() {
     // It has nothing to be asked for any more.
     assert!(!process.signal(SignalName::Term, SignalTarget::Tree).await.unwrap());
     process.stop().await;
-    assert_eq!(process.write_stdin(Bytes::new()).await, Err(StdinError::Ended));
+    // It never had one, which is the mistake to mend.
+    assert_eq!(process.write_stdin(Bytes::new()).await, Err(StdinError::NoStdin));
+    assert_eq!(process.close_stdin().await, Err(StdinError::NoStdin));
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,6 +29,8 @@ pub struct Attached<'a> {
     pub context: &'a Context<'a>,
     pub client: Arc<Client>,
     pub process: ProcessRef,
+    /// Its sandbox, as the command line names it.
+    pub sandbox: &'a str,
     /// The number of the last event that was shown.
     pub last: u64,
     /// What it is sent; without one its input is left alone.
@@ -117,8 +119,8 @@ impl Attached<'_> {
         lent: &mut Option<Lent<'_>>,
         tries: &mut u32,
     ) -> Result<Connection, Error> {
-        let Self { process, last, keyboard, input: kind, context, .. } = self;
-        let receiving = receive(context, &process.sandbox, *kind, from, (last, tries), console);
+        let Self { sandbox, last, keyboard, input: kind, context, .. } = self;
+        let receiving = receive(context, sandbox, *kind, from, (last, tries), console);
         let sending = send(input, *kind, keyboard, lent);
         tokio::select! {
             ended = receiving => ended,
@@ -128,7 +130,7 @@ impl Attached<'_> {
 
     fn gave_up(&self, why: String) -> Error {
         let server = self.client.server();
-        let ProcessRef { sandbox, id: process, .. } = self.process.clone();
+        let (sandbox, process) = (self.sandbox.to_owned(), self.process.id);
         RemoteError::LostProcess { server, sandbox, process, source: why.into() }.into()
     }
 }

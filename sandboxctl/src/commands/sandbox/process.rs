@@ -55,7 +55,7 @@ pub async fn run(
         let process = client.start_process(&id, &request, &remote::new_key()).await?;
         return context.output.text(&format!("{}\n", process.id)).map(|()| 0);
     }
-    start(context, client, id, &request, keys).await
+    start(context, client, (&*command.sandbox, id), &request, keys).await
 }
 
 pub async fn shell(
@@ -76,7 +76,7 @@ pub async fn shell(
         ..ProcessRequest::default()
     };
     let id = find(&client, sandbox).await?.id;
-    start(context, client, id, &request, &keys).await
+    start(context, client, (sandbox, id), &request, &keys).await
 }
 
 /// Starts a process and shows it to its end, which the first signal brings about. One with a terminal goes
@@ -84,14 +84,14 @@ pub async fn shell(
 async fn start(
     context: &Context<'_>,
     client: Arc<Client>,
-    sandbox: String,
+    (sandbox, id): (&str, String),
     request: &ProcessRequest,
     KeysArgs { detach_keys }: &KeysArgs,
 ) -> Result<u8, Error> {
     let mut signals = Signals::listen()?;
     let key = remote::new_key();
-    let view = signals.guard(client.start_process(&sandbox, request, &key)).await??;
-    let process = ProcessRef::of(sandbox, &view);
+    let view = signals.guard(client.start_process(&id, request, &key)).await??;
+    let process = ProcessRef::of(id, &view);
     let size = request.pty.as_ref().map(|it| TerminalSize { cols: it.cols, rows: it.rows });
     let keyboard =
         request.stdin.then(|| Keyboard::open(size.map(|_| detach_keys.clone()))).transpose()?;
@@ -100,6 +100,7 @@ async fn start(
         context,
         client: client.clone(),
         process: process.clone(),
+        sandbox,
         last: 0,
         keyboard,
         input: InputKind::Own,
@@ -110,9 +111,9 @@ async fn start(
             client.stop_process(&process).await?;
             Ok(UNREAD)
         }
-        Ok(ended) => Ok(end(context, &process, ended?)),
+        Ok(ended) => Ok(end(context, sandbox, process.id, ended?)),
         Err(Error::Signalled(signal)) if size.is_some() && signal != Signal::Interrupt => {
-            end(context, &process, Ended::Left);
+            end(context, sandbox, process.id, Ended::Left);
             Err(Error::Signalled(signal))
         }
         Err(error) => {
@@ -131,8 +132,8 @@ pub async fn attach(
     KeysArgs { detach_keys }: KeysArgs,
 ) -> Result<u8, Error> {
     let mut signals = Signals::listen()?;
-    let sandbox = signals.guard(find(&client, sandbox)).await??.id;
-    let view = signals.guard(find_process(&client, &sandbox, *process)).await??;
+    let id = signals.guard(find(&client, sandbox)).await??.id;
+    let view = signals.guard(find_process(&client, &id, *process)).await??;
     if view.state != ProcessState::Running && after.is_none() {
         let error = Error::usage(format!("NUMBER {}", view.id), "the process has exited");
         let process = view.id;
@@ -140,7 +141,6 @@ pub async fn attach(
             "`sandboxctl sandbox logs {sandbox} {process}` prints what it has printed"
         )));
     }
-    let process = ProcessRef::of(sandbox, &view);
     let is_typed = io::stdin().is_terminal();
     let size = (view.pty && is_typed).then(crate::terminal::size);
     let (keyboard, input) = match is_typed {
@@ -151,7 +151,8 @@ pub async fn attach(
     let attached = Attached {
         context,
         client,
-        process: process.clone(),
+        process: ProcessRef::of(id, &view),
+        sandbox,
         last: after.unwrap_or(view.last_event),
         keyboard,
         input,
@@ -160,18 +161,17 @@ pub async fn attach(
     // A client that only watches does not end it.
     let shown = signals.guard(attached.show()).await;
     if shown.is_err() {
-        end(context, &process, Ended::Left);
+        end(context, sandbox, view.id, Ended::Left);
     }
-    Ok(end(context, &process, shown??))
+    Ok(end(context, sandbox, view.id, shown??))
 }
 
 /// The exit code, and a word on what goes on.
-fn end(context: &Context<'_>, process: &ProcessRef, ended: Ended) -> u8 {
+fn end(context: &Context<'_>, sandbox: &str, process: u32, ended: Ended) -> u8 {
     match ended {
         Ended::Exited(code) => code,
         Ended::Unread => UNREAD,
         Ended::Left => {
-            let ProcessRef { sandbox, id: process, .. } = process;
             context.output.notice(&format!(
                 "process {process} runs on: `sandboxctl sandbox attach {sandbox} {process}` shows it"
             ));

@@ -315,6 +315,7 @@ impl Call {
     async fn input(&self, view: &ProcessView, input: Input) -> Result<(), ConnectError> {
         let no_input = || ConnectError::invalid("there is no input");
         let Base64(bytes) = input.stdin.or(input.pty).ok_or_else(no_input)?;
+        not_ended(view)?;
         let (place, bytes) = (self.place(view), bytes.into());
         self.service().write_process_stdin(&self.subject, &place, view.id, bytes).await?;
         Ok(())
@@ -326,6 +327,7 @@ impl Call {
             let message = "the stdin of a terminal is not closed: send it ^D";
             return Err(ConnectError::new(Code::FailedPrecondition, message));
         }
+        not_ended(&view)?;
         let place = self.place(&view);
         self.service().close_process_stdin(&self.subject, &place, view.id).await?;
         Ok(json!({}))
@@ -541,6 +543,14 @@ fn size_of(pty: Pty) -> Result<TerminalSize, ConnectError> {
         side => u16::try_from(side).map_err(|_| ConnectError::invalid("the terminal is too large")),
     };
     Ok(TerminalSize { cols: side(cols, USUAL_SIZE.0)?, rows: side(rows, USUAL_SIZE.1)? })
+}
+
+/// One that has ended is not there, whether or not it had a stdin.
+fn not_ended(view: &ProcessView) -> Result<(), ConnectError> {
+    match view.state {
+        ProcessState::Ended => Err(ServiceError::process_ended().into()),
+        _ => Ok(()),
+    }
 }
 
 fn not_found(selector: &Selector) -> ConnectError {

@@ -164,6 +164,12 @@ async fn input_reaches_a_process_until_it_is_closed() {
     assert_eq!(world.unary("process.Process/CloseStdin", close).await, (200, json!({})));
     let (found, _) = messages(cat).await;
     assert_eq!(found, [start_of(101), data("one"), data("two"), end()]);
+    // What has ended is not found, though it never had a stdin.
+    let (found, _) = messages(world.start("echo", false).await).await;
+    assert_eq!(found, [start_of(102), end()]);
+    let input = json!({ "process": { "pid": 102 }, "input": { "stdin": STANDARD.encode("x") } });
+    let (status, error) = world.unary("process.Process/SendInput", input).await;
+    assert_eq!((status, &error["code"]), (404, &json!("not_found")));
 }
 
 #[tokio::test]

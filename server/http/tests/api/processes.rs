@@ -179,6 +179,14 @@ async fn terminal_has_a_size_and_others_have_none() {
     let problem = api.send_bytes(&format!("{plain}/stdin"), "x").await.problem();
     assert_eq!((problem.status, problem.kind), (409, ProblemKind::NoStdin));
     assert!(problem.detail.contains("0 bytes"), "{problem:?}");
+    // Not even when it has ended: what it lacks is what its caller can mend.
+    let ended = api.start(&sandbox, &shell("exit 0")).await;
+    api.get(&format!("{ended}?wait=60")).await;
+    for path in ["stdin", "stdin/close"] {
+        let problem = api.send_bytes(&format!("{ended}/{path}"), "x").await.problem();
+        assert_eq!((problem.status, problem.kind), (409, ProblemKind::NoStdin), "{path}");
+        assert!(problem.hint.is_some_and(|hint| hint.contains("stdin")), "{path}");
+    }
 }
 
 #[tokio::test]

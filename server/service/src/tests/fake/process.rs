@@ -39,7 +39,8 @@ struct State {
     ended: Option<Instant>,
     /// What it is given is printed.
     is_echo: bool,
-    stdin_is_open: bool,
+    /// None if it never had one.
+    stdin_is_open: Option<bool>,
     size: Option<TerminalSize>,
 }
 
@@ -66,6 +67,15 @@ impl State {
 
     const fn has_ended(&self) -> bool {
         matches!(self.view.state, ProcessState::Ended)
+    }
+
+    fn takes_input(&self) -> Result<(), ServiceError> {
+        match self.stdin_is_open {
+            None => Err(ServiceError::no_stdin()),
+            Some(_) if self.has_ended() => Err(ServiceError::process_ended()),
+            Some(false) => Err(ServiceError::no_stdin()),
+            Some(true) => Ok(()),
+        }
     }
 
     /// Its program ends.
@@ -142,7 +152,7 @@ impl FakeProcess {
             scrollback: scrollback.as_u64(),
             ended: None,
             is_echo,
-            stdin_is_open: open_stdin,
+            stdin_is_open: open_stdin.then_some(true),
             size,
         };
         state.add(ExecutionEvent::Started);
@@ -240,30 +250,24 @@ impl GuestProcess for FakeProcess {
     }
 
     fn write_stdin(&self, bytes: Bytes) -> Called<'_, ()> {
-        let written = self.change(|state| match (state.has_ended(), state.stdin_is_open) {
-            (true, _) => Err(ServiceError::process_ended()),
-            (false, false) => Err(ServiceError::no_stdin()),
-            (false, true) => {
-                if state.is_echo {
-                    state.print(bytes);
-                }
-                Ok(())
+        let written = self.change(|state| -> Result<(), ServiceError> {
+            state.takes_input()?;
+            if state.is_echo {
+                state.print(bytes);
             }
+            Ok(())
         });
         async { written }.boxed()
     }
 
     fn close_stdin(&self) -> Called<'_, ()> {
-        let closed = self.change(|state| match (state.has_ended(), state.stdin_is_open) {
-            (true, _) => Err(ServiceError::process_ended()),
-            (false, false) => Err(ServiceError::no_stdin()),
-            (false, true) => {
-                state.stdin_is_open = false;
-                if state.is_echo {
-                    state.end(Exit::Code(0), None);
-                }
-                Ok(())
+        let closed = self.change(|state| -> Result<(), ServiceError> {
+            state.takes_input()?;
+            state.stdin_is_open = Some(false);
+            if state.is_echo {
+                state.end(Exit::Code(0), None);
             }
+            Ok(())
         });
         async { closed }.boxed()
     }
