@@ -109,15 +109,17 @@ impl Journal {
         Self { version: VERSION, moves: Vec::new(), directories: Vec::new() }
     }
 
-    /// Writes it into a stage, without its name. It is on the disk when the caller has synced the stage.
+    /// Writes it into a stage and to the disk, without its name.
     pub fn write(&self, stage: BorrowedFd<'_>) -> io::Result<()> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(stage, PART, flags, Mode::RUSR | Mode::WUSR)?);
-        file.write_all(&serde_json::to_vec(self)?)
+        file.write_all(&serde_json::to_vec(self)?)?;
+        // Not left to the sync of the file system alone, of which some (FUSE) know nothing.
+        Ok(fsync(&file)?)
     }
 
-    /// Gives it its name, once it is on the disk. When this returns it is there for good.
+    /// Gives it its name. When this returns it is there for good.
     pub fn begin(stage: BorrowedFd<'_>) -> rustix::io::Result<()> {
         renameat(stage, PART, stage, NAME)?;
         fsync(stage)
