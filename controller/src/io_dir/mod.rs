@@ -290,11 +290,6 @@ impl IoDir {
         &self.path
     }
 
-    /// Whether it is the caller's directory as it is: its release removes no more than empty directories.
-    pub const fn is_the_callers(&self) -> bool {
-        !self.is_private && self.bounded.is_none() && self.shown.is_none()
-    }
-
     /// Its path on the host; `None` if it is private, because it is removed with its sandbox.
     pub fn host_path(&self) -> Option<&Path> {
         self.shown.as_deref().or(Some(&self.path)).filter(|_| !self.is_private)

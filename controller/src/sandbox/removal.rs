@@ -61,18 +61,6 @@ pub(super) struct HeldResources {
     pub inputs: Vec<OpenInput>,
 }
 
-impl HeldResources {
-    /// Releases them; what takes long, such as a tree that is removed, on a thread for that.
-    async fn release(self) {
-        let are_the_callers = self.io_dir.as_ref().is_none_or(|io_dir| io_dir.is_the_callers())
-            && self.inputs.iter().all(|input| input.spool.is_none());
-        match are_the_callers {
-            true => drop(self),
-            false => _ = tokio::task::spawn_blocking(move || drop(self)).await,
-        }
-    }
-}
-
 impl Drop for HeldResources {
     fn drop(&mut self) {
         if let Some(io_dir) = &self.io_dir {
@@ -156,10 +144,8 @@ impl RemovalGuard {
                 egress.settle(EVIDENCE_TIMEOUT).await;
             }
             shared.audit.ended(&id, "close", audit::outcome(&result), started.elapsed());
-            // Not earlier: the container had it mounted.
-            if let Some(kept) = kept {
-                kept.release().await;
-            }
+            // Not earlier: the container had it mounted. A fresh io dir may be a large tree.
+            _ = tokio::task::spawn_blocking(move || drop(kept)).await;
             removal.send_replace(if result.is_ok() { Removal::Gone } else { Removal::Left });
             result
         };
@@ -198,9 +184,7 @@ impl RemovalGuard {
         self.shared.cleanup.hand_over();
         self.shared.audit.ended(&self.id, "close", audit::REQUESTED, started.elapsed());
         // Only the agent still runs in the sandbox.
-        if let Some(Removal::Pending(kept)) = kept {
-            kept.release().await;
-        }
+        _ = tokio::task::spawn_blocking(move || drop(kept)).await;
         true
     }
 
