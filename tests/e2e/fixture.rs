@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::engine::{engine, engine_socket};
+use crate::engine::{Engine, engine, engine_socket};
 use crate::engines::{Feature, has};
 
 /// Longer than any command of these tests needs; a command that hangs fails its test.
@@ -289,6 +289,7 @@ impl Fixture {
             // The next command sees that nothing is left of such a one.
             let gc = self.command(["gc"]);
             let gc = match self.owner.get() {
+                Some(user) if engine() == Engine::Docker => self.command_of(*user, &gc),
                 Some(user) => self.command_in_group(*user, user.1, &gc),
                 None => gc,
             };
