@@ -228,8 +228,10 @@ fn run_command(
     shell.envs(database.map(|url| ("SANDBOXCTL_SERVER_DATABASE", url)));
     // Instead of an installed package.
     shell.env("PYTHONPATH", workspace().join("clients/python/src"));
-    let ended = finish(shell);
     let at = format!("{}: $ {command}", page.display());
+    // The last one of a page that fails is the one that did not end.
+    println!("{at}");
+    let ended = finish(shell);
     assert!(!ended.stdout.contains("not found"), "{at}: {ended:#?}");
     if output.is_empty() {
         ended.assert_code(0);
