@@ -190,7 +190,7 @@ class Exchange:
             return _is_readable(at, seconds)
         while at.early or _is_readable(at, seconds):
             with self._using():
-                # An answer that is taken is read by nobody else.
+                # Once `take` has the answer, it alone reads the connection.
                 if self._response is not None or at.has_data():
                     return True
         return False
@@ -293,7 +293,7 @@ class _TlsSocket(ssl.SSLSocket):
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return False
             except (OSError, ValueError):
-                # Whoever reads the answer is told.
+                # `take` meets the same failure, and raises it.
                 return True
             finally:
                 self.settimeout(timeout)
