@@ -15,7 +15,9 @@ pub const MASKED_PATHS: &[&str] = &[
     "/proc/kpageflags", "/proc/latency_stats", "/proc/locks", "/proc/mdstat", "/proc/misc",
     "/proc/modules", "/proc/mtrr", "/proc/pagetypeinfo", "/proc/partitions",
     // Writable for every user, and each line makes the kernel monitor the load of the whole host.
-    "/proc/pressure", "/proc/sched_debug", "/proc/schedstat", "/proc/scsi", "/proc/slabinfo",
+    "/proc/pressure",
+    // The processor time of each program on the host, by name, in the kernels of some clouds.
+    "/proc/program_cpu", "/proc/sched_debug", "/proc/schedstat", "/proc/scsi", "/proc/slabinfo",
     "/proc/softirqs", "/proc/swaps", "/proc/timer_list", "/proc/timer_stats", "/proc/tty/driver",
     "/proc/vmallocinfo", "/proc/vmcore", "/proc/zoneinfo", "/sys/block", "/sys/bus", "/sys/class",
     "/sys/dev", DEVICES, "/sys/firmware", "/sys/fs/btrfs", "/sys/fs/ext4", "/sys/fs/xfs",
