@@ -58,6 +58,18 @@ fn agent_starts_a_server_talks_to_a_process_and_ends_both() {
     let expected = [forked, process.clone(), asks["process"].clone(), json!(1)];
     assert_eq!(numbers.collect::<Vec<_>>(), expected, "{listed:#}");
 
+    // What asks it to end, and how long it may take for that.
+    for (signal, time, code) in [("INT", 60_000, json!(6)), ("TERM", 0, json!(null))] {
+        let line = format!("trap 'exit 6' {signal}; echo up; while :; do sleep 0.05; done");
+        let started = json!({
+            "shell": line, "ready": { "text": "up\n" },
+            "stop_signal": signal, "stop_timeout_ms": time,
+        });
+        let process = client.data("start_process", started)["process"].clone();
+        let stopped = client.data("stop_process", json!({ "process": process }));
+        assert_eq!(stopped["exit_code"], code, "{stopped:#}");
+    }
+
     for (tool, arguments, expected) in [
         ("read_output", json!({ "process": 99 }), "there is no process '99'"),
         (
@@ -69,6 +81,12 @@ fn agent_starts_a_server_talks_to_a_process_and_ends_both() {
         ("send_input", json!({ "process": process, "text": "x" }), "has ended"),
         ("start_process", json!({}), "give one of `program` and `shell`"),
         ("start_process", json!({ "shell": "a", "ready": {} }), "give one of `port` and `text`"),
+        ("start_process", json!({ "shell": "a", "stop_signal": "SEGV" }), "unknown variant `SEGV`"),
+        (
+            "start_process",
+            json!({ "shell": "a", "stop_timeout_ms": 60_001 }),
+            "the most that is allowed",
+        ),
     ] {
         let text = client.failure(tool, arguments);
         assert!(text.contains(expected), "{text}");

@@ -10,7 +10,7 @@ use rmcp::model::{CallToolResult, JsonObject};
 use sandbox_api::service::{CommandRequest, Content};
 use sandbox_api::{
     EventRecord, ExecutionEvent, Failure, Preview, PreviewRequest, ProcessRequest, ProcessState,
-    ProcessView, PtyRequest, Recorded, millis,
+    ProcessView, PtyRequest, Recorded, SignalName, millis,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -212,8 +212,20 @@ fn start_input() -> JsonObject {
         },
         "additionalProperties": false,
     });
+    let stop_signal = json!({
+        "description": "What asks it to end; by default TERM.",
+        "type": "string",
+        "enum": SignalName::ALL,
+    });
+    let stop_timeout = json!({
+        "description": "Milliseconds from then until it is killed; 0 kills at once.",
+        "type": "integer",
+        "minimum": 0,
+    });
     properties.insert("pty".to_owned(), pty);
     properties.insert("ready".to_owned(), ready);
+    properties.insert("stop_signal".to_owned(), stop_signal);
+    properties.insert("stop_timeout_ms".to_owned(), stop_timeout);
     input
 }
 
@@ -228,11 +240,15 @@ async fn start(call: Call<'_>) -> Result<CallToolResult, Failure> {
         Some(None) => return Err(invalid("start_process: `pty` is true or false")),
     };
     let ready = arguments.remove("ready").map(Ready::read).transpose()?;
-    let mut command = command_request(StartProcess::NAME, "`pty`, `ready`", arguments)?;
+    let stop = ["stop_signal", "stop_timeout_ms"];
+    let stop = stop.into_iter().filter_map(|name| arguments.remove_entry(name)).collect();
+    let request: ProcessRequest = decode(StartProcess::NAME, stop)?;
+    let others = "`pty`, `ready`, `stop_signal`, `stop_timeout_ms`";
+    let mut command = command_request(StartProcess::NAME, others, arguments)?;
     if let Some(Content(cwd)) = &mut command.cwd {
         understand(workspace, cwd).await;
     }
-    let request = ProcessRequest { command, stdin: true, pty, ..ProcessRequest::default() };
+    let request = ProcessRequest { command, stdin: true, pty, ..request };
     let process = workspace.start_process(request).await?.id;
     let mut events = workspace.process_events(process, 0).await?;
     let wait = ready.as_ref().map_or(FIRST_WAIT, Ready::wait);
