@@ -23,6 +23,11 @@ pub trait LimitSet {
     fn flag(limit: LimitKey) -> &'static str {
         limit.flag().expect("a limit without a flag is in no set")
     }
+
+    /// What the help says of one of them.
+    fn help(limit: LimitKey) -> String {
+        Key::Limit(limit).help()
+    }
 }
 
 /// Defines sets of limits.
@@ -75,6 +80,10 @@ sets! {
     /// What a command may use in a sandbox that has the other limits.
     CommandInLimits {
         const LIMITS: &[LimitKey] = &[LimitKey::Timeout, LimitKey::StopTimeout];
+
+        fn help(limit: LimitKey) -> String {
+            format!("{} [default: the sandbox's]", Key::Limit(limit).description())
+        }
     }
     /// What a file operation may use.
     OperationLimits {
@@ -134,13 +143,12 @@ impl<S: LimitSet> LimitArgs<S> {
             LimitValue::Size(_) => "SIZE",
             LimitValue::Cpus(_) | LimitValue::Count(_) => "NUMBER",
         };
-        let key = Key::Limit(limit);
         Arg::new(name)
             .long(name)
             .value_name(value)
-            .help(key.help())
+            .help(S::help(limit))
             .help_heading(S::HEADING)
-            .value_parser(value_of_limit(key))
+            .value_parser(value_of_limit(Key::Limit(limit)))
             .global(S::IS_GLOBAL)
             // A hyphen begins a negative number, of which we say what is wrong with it.
             .allow_hyphen_values(true)

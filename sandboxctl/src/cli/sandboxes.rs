@@ -81,6 +81,7 @@ echo hello | sandboxctl sandbox exec -i build cat")]
     /// Start a process in a sandbox; it and what it leaves behind live on
     ///
     /// Its output is shown until it ends, stdout and stderr as one. With -d its number is printed at once.
+    #[command(mut_arg("timeout", |arg| arg.help("Time after which it is stopped [default: none]")))]
     #[command(after_long_help = "\
 sandboxctl sandbox run -d web python3 -m http.server
 sandboxctl sandbox run build --shell 'make 2>&1 | tee log'
