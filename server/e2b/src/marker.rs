@@ -1,6 +1,6 @@
 //! What E2B's API knows of a sandbox and the service does not: one member of its metadata.
 
-use sandbox_api::service::{SandboxView, Time};
+use sandbox_api::service::{SandboxStatus, SandboxView, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -54,10 +54,14 @@ impl Marker {
         metadata.insert(MARKER.to_owned(), value);
     }
 
-    /// Whether the time of its sandbox is over, and it is to be paused then.
-    pub fn is_to_be_paused(&self, now: Time) -> bool {
+    /// Whether its sandbox is to be frozen: its time is over, and it is to be paused then; or it is paused, and was
+    /// thawed by what was let in before that.
+    pub fn is_to_be_frozen(&self, view: &SandboxView, now: Time) -> bool {
         let is_over = self.ends_at.is_some_and(|end| end <= now);
-        is_over && self.on_timeout == OnTimeout::Pause && !self.is_paused
+        match self.is_paused {
+            true => view.status == SandboxStatus::Ready,
+            false => is_over && self.on_timeout == OnTimeout::Pause,
+        }
     }
 
     /// When the time of its sandbox is over.

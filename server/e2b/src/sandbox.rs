@@ -130,15 +130,27 @@ impl App {
             let message = format!("sandbox {} is paused already", sandbox.id());
             return Err(Error::new(StatusCode::CONFLICT, message));
         }
-        // First, so that no request thaws it.
+        // First, so that no request thaws it; one that was let in before may, and then it is frozen again.
         let longest = Some(self.service().kept_bounds().max_ttl);
         let before = sandbox.view.expires_at.since(Time::now());
         self.change(sandbox, |marker| marker.is_paused = true, longest).await?;
         let paused = self.freeze(sandbox).await;
         if paused.is_err() {
             self.change(sandbox, |marker| marker.is_paused = false, Some(before)).await?;
+            // It may have been frozen since, for the mark.
+            _ = self.service().resume_sandbox(&sandbox.subject, &sandbox.reference()).await;
         }
         paused
+    }
+
+    /// Freezes a paused sandbox again, unless it is in use: then it is tried again.
+    async fn freeze_again(&self, sandbox: &Sandbox) {
+        // A resume comes before it or after it.
+        let _changing = self.changing().lock().await;
+        let now = self.find(&sandbox.subject, sandbox.id()).await;
+        if now.is_ok_and(|now| now.marker.is_paused) {
+            _ = self.service().pause_sandbox(&sandbox.subject, &sandbox.reference()).await;
+        }
     }
 
     async fn freeze(&self, sandbox: &Sandbox) -> Result<(), Error> {
@@ -184,8 +196,8 @@ impl App {
         Ok(resumed)
     }
 
-    /// Pauses or removes sandboxes whose time is over, until the server ends. The service itself waits for what
-    /// uses one: here its streams end with it.
+    /// Pauses or removes sandboxes whose time is over, and freezes those again that are paused and run, until the
+    /// server ends. The service itself waits for what uses one: here its streams end with it.
     pub(crate) async fn end_in_time(self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -195,7 +207,8 @@ impl App {
             let of_e2b = |metadata: &Map<String, Value>| metadata.contains_key(MARKER);
             let now = Time::now();
             for (subject, view) in self.service().sandboxes_here(of_e2b) {
-                let marker = Marker::of(&view.metadata).filter(|it| it.is_to_be_paused(now));
+                let marker = Marker::of(&view.metadata);
+                let marker = marker.filter(|marker| marker.is_to_be_frozen(&view, now));
                 let is_due = view.expires_at <= now || marker.is_some();
                 let id = view.id.clone();
                 if !is_due || !lock(&ending).insert(id.clone()) {
@@ -215,6 +228,9 @@ impl App {
         let ended = match marker {
             Some(marker) if view.expires_at > Time::now() => {
                 let sandbox = Sandbox { subject, view, marker };
+                if sandbox.marker.is_paused {
+                    return self.freeze_again(&sandbox).await;
+                }
                 let reference = sandbox.reference();
                 let frozen = self.service().pause_sandbox(&sandbox.subject, &reference).await;
                 if frozen.is_err() && !self.is_stopped(&sandbox).await {

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt as _;
-use sandbox_api::service::{SandboxRef, Subject, Time};
+use sandbox_api::service::{SandboxRef, SandboxStatus, Subject, Time};
 use sandbox_api::{ByteSize, PreviewRequest, Pull};
 use sandbox_e2b::{App, E2b, Settings, Template};
 use sandbox_http::{
@@ -371,6 +371,22 @@ async fn paused_sandbox_is_not_there_until_it_is_connected() {
     assert!(world.was_given(&id, 40, since).await);
     let again = world.post(&format!("/v2/sandboxes/{id}/connect"), json!({})).await;
     assert_eq!(again.status, 200);
+}
+
+#[tokio::test]
+async fn paused_sandbox_is_frozen_again_after_a_request_that_came_with_the_pause() {
+    let world = World::new().await;
+    let id = world.create(json!({ "timeout": 100 })).await.id();
+    assert_eq!(world.post(&format!("/sandboxes/{id}/pause"), json!({})).await.status, 204);
+    // As a request does that was let in before.
+    let (alice, service) = (Subject::new("alice").unwrap(), &world.service);
+    let sandbox = SandboxRef { id: id.clone(), generation: None };
+    let thawed = service.resume_sandbox(&alice, &sandbox).await.unwrap();
+    assert_eq!(thawed.status, SandboxStatus::Ready);
+    while service.sandbox(&alice, &id).await.unwrap().status != SandboxStatus::Paused {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(world.state(&id).await, "paused");
 }
 
 #[tokio::test]
