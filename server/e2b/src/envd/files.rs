@@ -13,10 +13,9 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequest as _, Multipart, Query, Request};
 use axum::http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH,
-    CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, IF_RANGE, RANGE, VARY,
-    X_CONTENT_TYPE_OPTIONS,
+    CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, IF_RANGE, VARY, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
@@ -71,6 +70,7 @@ impl Call {
 pub(super) async fn read(
     asked: Result<Query<Asked>, QueryRejection>,
     call: Call,
+    method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
     let Query(asked) = asked?;
@@ -92,10 +92,11 @@ pub(super) async fn read(
         }
     }
     // With a condition it has all: nothing says that it is still the same file.
-    let range = headers.get(RANGE).filter(|_| !headers.contains_key(IF_RANGE));
-    let range = range.and_then(|range| range.to_str().ok());
-    let part = range.map(|range| content_range(range, found.size));
-    let (is_part, offset, length) = match part.unwrap_or(ContentRange::Whole) {
+    let part = match headers.contains_key(IF_RANGE) {
+        true => ContentRange::Whole,
+        false => content_range(&method, &headers, found.size),
+    };
+    let (is_part, offset, length) = match part {
         ContentRange::Whole => (false, 0, found.size),
         ContentRange::Range(first, last) => (true, first, last - first + 1),
         ContentRange::None => {

@@ -4,7 +4,7 @@ use axum::http::header::{
     CONTENT_DISPOSITION, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, IF_MATCH,
     IF_NONE_MATCH, IF_RANGE, RANGE,
 };
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use sandbox_api::files::WriteMode;
 use sandbox_api::{ProblemKind, encode_percent};
 
@@ -80,19 +80,22 @@ pub(super) fn write_mode(headers: &HeaderMap) -> Result<WriteMode> {
 }
 
 /// The part that a request is for.
-pub(super) fn part(headers: &HeaderMap, etag: &str, bytes: u64) -> ContentRange {
-    let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+pub(super) fn part(method: &Method, headers: &HeaderMap, etag: &str, bytes: u64) -> ContentRange {
+    let if_range = headers.get(IF_RANGE).and_then(|value| value.to_str().ok());
     // A date is never newer than a digest.
-    if text(&IF_RANGE).is_some_and(|tag| tag != etag) {
-        return ContentRange::Whole;
+    match if_range.is_some_and(|tag| tag != etag) {
+        true => ContentRange::Whole,
+        false => content_range(method, headers, bytes),
     }
-    text(&RANGE).map_or(ContentRange::Whole, |range| content_range(range, bytes))
 }
 
-/// The part of so many bytes that a `Range` header is for. What is no single range is for all of them.
+/// The part of so many bytes that the `Range` of a request is for. What is no single range is for all of them, and so
+/// is every method but GET (RFC 9110, section 14.2).
 #[must_use]
-pub fn content_range(header: &str, bytes: u64) -> ContentRange {
-    let range = header.strip_prefix("bytes=").and_then(|range| range.trim().split_once('-'));
+pub fn content_range(method: &Method, headers: &HeaderMap, bytes: u64) -> ContentRange {
+    let range = headers.get(RANGE).filter(|_| *method == Method::GET);
+    let range = range.and_then(|range| range.to_str().ok()?.strip_prefix("bytes="));
+    let range = range.and_then(|range| range.trim().split_once('-'));
     let Some((first, last)) = range else { return ContentRange::Whole };
     let number = |text: &str| -> Option<u64> {
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -186,17 +189,26 @@ mod tests {
             ("lines=0-9", 100, ContentRange::Whole),
         ] {
             assert_eq!(
-                part(&with(&[(RANGE, range)]), "\"a\"", bytes),
+                part(&Method::GET, &with(&[(RANGE, range)]), "\"a\"", bytes),
                 expected,
                 "{range} of {bytes}"
             );
         }
-        assert_eq!(part(&HeaderMap::new(), "\"a\"", 100), ContentRange::Whole);
+        assert_eq!(part(&Method::GET, &HeaderMap::new(), "\"a\"", 100), ContentRange::Whole);
+    }
+
+    #[test]
+    fn range_is_ignored_by_every_method_but_get() {
+        for range in ["bytes=0-9", "bytes=100-"] {
+            let headers = with(&[(RANGE, range)]);
+            assert_eq!(content_range(&Method::HEAD, &headers, 100), ContentRange::Whole);
+        }
     }
 
     #[test]
     fn range_of_another_content_is_the_whole_file() {
-        let of = |tag| part(&with(&[(RANGE, "bytes=0-9"), (IF_RANGE, tag)]), "\"a\"", 100);
+        let headers = |tag| with(&[(RANGE, "bytes=0-9"), (IF_RANGE, tag)]);
+        let of = |tag| part(&Method::GET, &headers(tag), "\"a\"", 100);
         assert_eq!(of("\"a\""), ContentRange::Range(0, 9));
         assert_eq!(of("\"b\""), ContentRange::Whole);
         // Only a strong validator may be continued.

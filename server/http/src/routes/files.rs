@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG,
 };
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use sandbox_api::ProblemKind;
 use sandbox_service::{ArchiveFormat, OpenFile};
@@ -62,6 +62,7 @@ pub(super) async fn get(
     caller: Caller,
     Id(id): Id,
     FilePath(path): FilePath,
+    method: Method,
     headers: HeaderMap,
 ) -> Result<Response> {
     let file = app.service.open_file(&caller.subject, &id, &path).await?;
@@ -75,7 +76,7 @@ pub(super) async fn get(
         }
         Condition::NotModified => StatusCode::NOT_MODIFIED.into_response(),
         Condition::Holds => {
-            let part = part(&headers, &etag, file.bytes);
+            let part = part(&method, &headers, &etag, file.bytes);
             content(file, part, &path)?
         }
     };
