@@ -7,8 +7,23 @@ const { Socket } = require("net");
 const { PassThrough } = require("stream");
 const { inspect } = require("util");
 
+// A REPL takes null that is thrown for no error. So it has a way to run cells that makes an error of it.
+const { prototype } = require("vm").Script;
+const { runInThisContext } = prototype;
+const thrown = (value) => value ?? { message: String(value) };
+prototype.runInThisContext = function (...options) {
+  try {
+    const value = Reflect.apply(runInThisContext, this, options);
+    return value instanceof Promise ? value.catch((error) => Promise.reject(thrown(error))) : value;
+  } catch (error) {
+    throw thrown(error);
+  }
+};
+const repl = require("repl");
+prototype.runInThisContext = runInThisContext;
+
 const [language, cells, replies] = process.argv.slice(2);
-const shell = require("repl").start({
+const shell = repl.start({
   input: new PassThrough(),
   output: new PassThrough(),
   terminal: false,

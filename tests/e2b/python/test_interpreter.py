@@ -82,6 +82,9 @@ def test_error_of_javascript_ends_its_cell(sandbox):
     odd = ("throw Object.create(null)", "throw { name: {}, stack: Symbol() }", "throw 'bad'", "throw 0", unreadable)
     for code in odd:
         assert sandbox.run_code(code, context=context).error is not None
+    for code in ("throw null", "await Promise.reject(null)", "throw undefined", "await Promise.reject()"):
+        error = sandbox.run_code(code, context=context).error
+        assert (error.name, error.value) == ("Error", "null" if "null" in code else "undefined")
     assert sandbox.run_code("1", context=context).text == "1"
 
 
