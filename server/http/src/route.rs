@@ -113,21 +113,21 @@ fn members_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// Any bytes: OpenAPI says so by a schema without a type.
-fn bytes(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn bytes(_: &mut SchemaGenerator) -> Schema {
     Schema::default()
 }
 
-fn text(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn text(_: &mut SchemaGenerator) -> Schema {
     schemars::json_schema!({ "type": "string" })
 }
 
 /// A server-sent event of a watch: its data is a [`WatchRecord`] as JSON.
-fn watch_event(generator: &mut SchemaGenerator) -> Schema {
+pub(crate) fn watch_event(generator: &mut SchemaGenerator) -> Schema {
     event_of::<WatchRecord>(generator, &["event", "data"], "`seq` of a change.")
 }
 
 /// A server-sent event: its data is an [`EventRecord`] as JSON.
-fn event(generator: &mut SchemaGenerator) -> Schema {
+pub(crate) fn event(generator: &mut SchemaGenerator) -> Schema {
     let id = "`seq` of the data, for `Last-Event-ID`.";
     event_of::<EventRecord>(generator, &["id", "event", "data"], id)
 }
@@ -314,39 +314,11 @@ impl Route {
     }
 
     pub fn answers<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
-        self.answers_with(status, "application/json", schema_of::<T>, description)
+        self.answers_as(status, "application/json", schema_of::<T>, description)
     }
 
-    /// An answer whose content is no JSON.
-    pub fn answers_bytes(
-        self,
-        status: u16,
-        media_type: &'static str,
-        description: &'static str,
-    ) -> Self {
-        self.answers_with(status, media_type, bytes, description)
-    }
-
-    /// An answer that is a stream of events. Its schema is that of each event.
-    pub fn answers_events(self, description: &'static str) -> Self {
-        self.answers_with(200, "text/event-stream", event, description)
-    }
-
-    /// The same of a watch.
-    pub fn answers_changes(self, description: &'static str) -> Self {
-        self.answers_with(200, "text/event-stream", watch_event, description)
-    }
-
-    pub fn answers_text(
-        self,
-        status: u16,
-        media_type: &'static str,
-        description: &'static str,
-    ) -> Self {
-        self.answers_with(status, media_type, text, description)
-    }
-
-    fn answers_with(
+    /// An answer of this type. The schema of a stream of events is that of each event.
+    pub fn answers_as(
         self,
         status: u16,
         media_type: &'static str,
@@ -359,11 +331,6 @@ impl Route {
     /// An answer without content.
     pub fn answers_nothing(self, status: u16, description: &'static str) -> Self {
         self.answer(status, description, Vec::new())
-    }
-
-    /// The answer that turns the connection into a WebSocket or a tunnel.
-    pub fn answers_upgrade(self, description: &'static str) -> Self {
-        self.answer(101, description, Vec::new())
     }
 
     /// Another type of the last answer.

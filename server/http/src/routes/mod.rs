@@ -37,7 +37,7 @@ use crate::access::Scope;
 use crate::forward::owner::{Owner, execution, sandbox};
 use crate::limit::Limit;
 use crate::metrics::OPENMETRICS;
-use crate::route::{Route, Tag};
+use crate::route::{Route, Tag, bytes, event, text, watch_event};
 
 /// Of an answer 202.
 const ACCEPTED: &str =
@@ -101,7 +101,7 @@ fn executions() -> Vec<Route> {
             )
             .resumes()
             .query::<EventParams>()
-            .answers_events("The events."),
+            .answers_as(200, "text/event-stream", event, "The events."),
         Route::get("/v1/executions/{id}/files", "list_files", files::list)
             .does("List the files that an execution left")
             .answers::<FileList>(200, "The files.")
@@ -119,17 +119,17 @@ fn executions() -> Vec<Route> {
                 "Range",
                 "A range of bytes: `bytes=0-99`. Of several only the whole file is given.",
             )
-            .answers_bytes(200, "*/*", "The file. Its type is by its name.")
+            .answers_as(200, "*/*", bytes, "The file. Its type is by its name.")
             .header("ETag", "It is strong: the same one means the same content.")
             .header("Content-Disposition", "Always an attachment.")
-            .answers_bytes(206, "*/*", "The range of the file.")
+            .answers_as(206, "*/*", bytes, "The range of the file.")
             .header("Content-Range", "Which range.")
             .answers_nothing(304, "The client has it already.")
             .refuses([409, 412, 416]),
         Route::get("/v1/executions/{id}/archive", "get_archive", files::archive)
             .does("Get all files that an execution left, as an archive")
             .query::<ArchiveParams>()
-            .answers_bytes(200, "application/gzip", "The archive.")
+            .answers_as(200, "application/gzip", bytes, "The archive.")
             .or_bytes("application/zstd")
             .header("Content-Disposition", "Always an attachment.")
             .refuses([409]),
@@ -225,7 +225,7 @@ fn sandboxes() -> Vec<Route> {
             .does("Read a file of a sandbox")
             .reads("If-Match", "412 unless it is `*`: files of a sandbox have no ETags.")
             .query::<GenerationParams>()
-            .answers_bytes(200, "*/*", "The content. Its type is by its name.")
+            .answers_as(200, "*/*", bytes, "The content. Its type is by its name.")
             .header("Content-Disposition", "Always an attachment.")
             .says_generation()
             .uses_sandbox()
@@ -255,7 +255,7 @@ fn sandboxes() -> Vec<Route> {
                  directory is gone.",
             )
             .query::<WatchParams>()
-            .answers_changes("The changes.")
+            .answers_as(200, "text/event-stream", watch_event, "The changes.")
             .uses_sandbox(),
         Route::post("/v1/sandboxes/{id}/executions", "run_in_sandbox", sandboxes::run)
             .does("Run a script or a command in a sandbox")
@@ -321,7 +321,7 @@ fn processes() -> Vec<Route> {
         )
         .resumes()
         .query::<ProcessEventParams>()
-        .answers_events("The events."),
+        .answers_as(200, "text/event-stream", event, "The events."),
         Route::get(
             "/v1/sandboxes/{id}/processes/{process}/attach",
             "attach_process",
@@ -336,7 +336,7 @@ fn processes() -> Vec<Route> {
              text. `mode` is `wait` by default.",
         )
         .query::<ProcessEventParams>()
-        .answers_upgrade("The connection is a WebSocket."),
+        .answers_nothing(101, "The connection is a WebSocket."),
         Route::post(
             "/v1/sandboxes/{id}/processes/{process}/stdin",
             "write_stdin",
@@ -390,7 +390,7 @@ fn ports() -> Vec<Route> {
                  connection is one to the port: the bytes are passed on as they are, both ways.",
             )
             .query::<GenerationParams>()
-            .answers_upgrade("The connection is one to the port."),
+            .answers_nothing(101, "The connection is one to the port."),
         Route::post("/v1/sandboxes/{id}/ports/{port}/previews", "open_preview", ports::preview)
             .does("Open a preview of a port")
             .describe(
@@ -422,13 +422,13 @@ fn server() -> Vec<Route> {
             .answers::<ScriptCheck>(200, "What is wrong with it: nothing if it compiles."),
         Route::get("/v1/openapi.json", "get_openapi", server::openapi)
             .public("Get this document")
-            .answers_bytes(200, "application/json", "The OpenAPI document."),
+            .answers_as(200, "application/json", bytes, "The OpenAPI document."),
         Route::get("/", "get_console", console::page)
             .public("Get the console, a page for people")
-            .answers_text(200, "text/html", "The page."),
+            .answers_as(200, "text/html", text, "The page."),
         Route::get("/assets/{name}", "get_console_asset", console::asset)
             .public("Get an asset of the console")
-            .answers_bytes(200, "*/*", "The asset. Its type is by its name.")
+            .answers_as(200, "*/*", bytes, "The asset. Its type is by its name.")
             .header("ETag", "A weak one, which all encodings have in common.")
             .answers_nothing(304, "The client has it already."),
         Route::get("/docs", "get_docs", console::docs)
@@ -465,7 +465,7 @@ fn server() -> Vec<Route> {
             .answers::<Health>(503, "Not ready: which checks fail."),
         Route::get("/metrics", "get_metrics", server::metrics)
             .is(Tag::Server, Scope::Admin, "Get metrics for Prometheus")
-            .answers_text(200, OPENMETRICS, "The figures, as OpenMetrics."),
+            .answers_as(200, OPENMETRICS, text, "The figures, as OpenMetrics."),
         Route::get(
             "/.well-known/oauth-protected-resource",
             "get_resource_metadata",
