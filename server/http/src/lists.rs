@@ -20,19 +20,11 @@ pub(crate) fn only(headers: &HeaderMap, name: HeaderName) -> Option<&HeaderValue
 /// sent on.
 pub(crate) fn take_subprotocol(headers: &mut HeaderMap, prefix: &str) -> Option<String> {
     let mut taken = None;
-    let protocols: Vec<&str> = items(headers, SEC_WEBSOCKET_PROTOCOL)
-        .filter(|item| {
-            let found = item.strip_prefix(prefix);
-            taken = found.map(str::to_owned).or(taken.take());
-            found.is_none()
-        })
-        .collect();
-    taken.as_ref()?;
-    let protocols = HeaderValue::from_str(&protocols.join(", "));
-    headers.remove(SEC_WEBSOCKET_PROTOCOL);
-    if let Ok(protocols) = protocols {
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, protocols);
-    }
+    retain_subprotocols(headers, |item| {
+        let found = item.strip_prefix(prefix);
+        taken = found.map(str::to_owned).or(taken.take());
+        found.is_none()
+    });
     taken
 }
 
@@ -53,9 +45,15 @@ pub(crate) fn bearer(token: &str) -> Option<HeaderValue> {
 
 /// Takes the tokens that are ours out of the subprotocols of a request that goes to a guest.
 pub(crate) fn drop_bearer(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
-    let is_kept = |item: &&str| !item.strip_prefix(BEARER_SUBPROTOCOL).is_some_and(&is_ours);
+    retain_subprotocols(headers, |item| {
+        !item.strip_prefix(BEARER_SUBPROTOCOL).is_some_and(&is_ours)
+    });
+}
+
+/// Drops the other subprotocols.
+fn retain_subprotocols(headers: &mut HeaderMap, mut is_kept: impl FnMut(&str) -> bool) {
     let all: Vec<&str> = items(headers, SEC_WEBSOCKET_PROTOCOL).collect();
-    let kept: Vec<&str> = all.iter().copied().filter(is_kept).collect();
+    let kept: Vec<&str> = all.iter().copied().filter(|item| is_kept(item)).collect();
     if kept.len() == all.len() {
         return;
     }

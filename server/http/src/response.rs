@@ -31,15 +31,19 @@ pub(crate) fn json_text(status: StatusCode, json: serde_json::Result<String>) ->
 /// That an execution was accepted. A response with its result has this in its extensions, for the case
 /// that there is no memory for that.
 #[derive(Clone)]
-pub(crate) struct AcceptedResponse {
-    pub accepted: AcceptedExecution,
-    pub location: HeaderValue,
+pub(crate) struct AcceptedResponse(pub AcceptedExecution);
+
+impl AcceptedResponse {
+    /// Says where the execution is.
+    pub fn locate(&self, headers: &mut HeaderMap) {
+        set(headers, LOCATION, &format!("/v1/executions/{}", self.0.id));
+    }
 }
 
 impl IntoResponse for AcceptedResponse {
     fn into_response(self) -> Response {
-        let mut response = json_response(StatusCode::ACCEPTED, &self.accepted);
-        response.headers_mut().insert(LOCATION, self.location);
+        let mut response = json_response(StatusCode::ACCEPTED, &self.0);
+        self.locate(response.headers_mut());
         response
     }
 }

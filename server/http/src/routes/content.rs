@@ -148,11 +148,6 @@ fn disposition(name: &[u8]) -> String {
     text
 }
 
-/// The strong ETag of a file.
-pub(super) fn etag(version: &str) -> String {
-    format!("\"{version}\"")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::{FromRequest, Request, State};
-use axum::http::header::LOCATION;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use sandbox_api::service::{
     AcceptedExecution, ExecutionRequest, ExecutionState, SandboxRef, Subject,
@@ -17,7 +16,7 @@ use super::params::{ListParams, PageSize, WaitParams};
 use crate::access::{Caller, Scope, lacks};
 use crate::app::App;
 use crate::config::ResourceMetadata;
-use crate::refusal::{Refusal, Result};
+use crate::refusal::Result;
 use crate::request::{Id, IdempotencyKey, Json, Params, media_type, unsupported_type};
 use crate::response::{AcceptedResponse, json_response, json_text};
 
@@ -61,18 +60,15 @@ pub(super) async fn submit(
     };
     // The request is stored, or with the service: its memory is counted there.
     drop(_held);
-    let location = format!("/v1/executions/{id}");
-    let location = HeaderValue::from_str(&location)
-        .map_err(|_| Refusal::internal("the id of an execution is not valid in a URL"))?;
     // The key may be that of an ended execution. An accepted execution is not refused any more,
     // even if its record cannot be read: a client without a key would run it again.
     let execution = wait_for(app, subject, &id, wait).await.ok();
     let status = execution.as_ref().map_or(ExecutionState::Queued, |it| it.summary.status);
-    let accepted = AcceptedResponse { accepted: AcceptedExecution { id, status }, location };
+    let accepted = AcceptedResponse(AcceptedExecution { id, status });
     Ok(match execution {
         Some(execution) if status.ended().is_some() && !wait.is_zero() => {
             let mut response = execution_answer(StatusCode::OK, execution);
-            response.headers_mut().insert(LOCATION, accepted.location.clone());
+            accepted.locate(response.headers_mut());
             response.extensions_mut().insert(accepted);
             response
         }

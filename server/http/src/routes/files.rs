@@ -14,7 +14,7 @@ use sandbox_service::{ArchiveFormat, OpenFile};
 use tokio::io::AsyncReadExt as _;
 use tokio_util::io::ReaderStream;
 
-use super::content::{Condition, ContentRange, as_attachment, condition, etag, part};
+use super::content::{Condition, ContentRange, as_attachment, condition, part};
 use super::params::{ArchiveParams, Format};
 use crate::access::Caller;
 use crate::app::App;
@@ -66,7 +66,8 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> Result<Response> {
     let file = app.service.open_file(&caller.subject, &id, &path).await?;
-    let etag = etag(&file.version);
+    // A strong one.
+    let etag = format!("\"{}\"", file.version);
     let mut response = match condition(&headers, &etag) {
         Condition::Failed => {
             return Err(Refusal::new(

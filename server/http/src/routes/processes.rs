@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::LOCATION;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use futures_util::StreamExt as _;
-use sandbox_api::service::{SandboxRef, Subject};
+use sandbox_api::service::SandboxRef;
 use sandbox_api::{
     ProcessRequest, ProcessState, ProcessView, ReadFrom, ReadMode, SignalRequest, TerminalSize,
 };
@@ -17,9 +16,9 @@ use sandbox_service::{InSandbox, ProcessFilter, ServiceError};
 use super::events::{last_event, stream};
 use super::params::{At, ProcessEventParams, ProcessListParams, SubmitInParams};
 use super::sandboxes::answer;
-use crate::app::App;
 use crate::refusal::{Refusal, Result};
 use crate::request::{IdempotencyKey, Json, ProcessId, unreadable};
+use crate::response::set;
 
 /// How much of an input is sent at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -32,10 +31,8 @@ pub(super) async fn start(
     let (At { subject, sandbox, .. }, key) = (&at, key.map(|key| key.0));
     let started = at.app.service.start_process(subject, sandbox, request.value, key).await?;
     let location = format!("/v1/sandboxes/{}/processes/{}", sandbox.id, started.value.id);
-    let location = HeaderValue::from_str(&location)
-        .map_err(|_| Refusal::internal("the id of a sandbox is not valid in a URL"))?;
     let mut response = answer(StatusCode::CREATED, &started);
-    response.headers_mut().insert(LOCATION, location);
+    set(response.headers_mut(), LOCATION, &location);
     Ok(response)
 }
 
@@ -100,26 +97,14 @@ pub(super) async fn write_stdin(
     let found = app.service.process(&subject, &sandbox, process, Duration::ZERO).await?;
     // What comes later is for this process, not for one of its number in another generation.
     let sandbox = SandboxRef { generation: Some(found.generation), ..sandbox };
-    write(&app, &subject, &sandbox, process, request.into_body()).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
-/// Sends what arrives to a process, in its order.
-async fn write(
-    app: &App,
-    subject: &Subject,
-    sandbox: &SandboxRef,
-    process: u32,
-    content: Body,
-) -> Result<()> {
-    let mut content = content.into_data_stream();
+    let mut content = request.into_body().into_data_stream();
     let mut taken = 0;
     while let Some(piece) = content.next().await {
         let mut piece = piece.map_err(|error| unreadable(&error))?;
         while !piece.is_empty() {
             let next = piece.split_to(piece.len().min(PIECE_BYTES));
             let bytes = next.len();
-            let written = app.service.write_process_stdin(subject, sandbox, process, next).await;
+            let written = app.service.write_process_stdin(&subject, &sandbox, process, next).await;
             written.map_err(|error| {
                 let problem = error.problem();
                 let detail = format!("{}; it has taken {taken} bytes", problem.detail);
@@ -130,7 +115,7 @@ async fn write(
             taken += bytes;
         }
     }
-    Ok(())
+    Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn close_stdin(at: At, ProcessId(process): ProcessId) -> Result<StatusCode> {

@@ -22,7 +22,7 @@ use crate::access::Caller;
 use crate::app::App;
 use crate::refusal::{Refusal, Result};
 use crate::request::{FilePath, IdempotencyKey, Json, Params, unreadable};
-use crate::response::json_response;
+use crate::response::{json_response, set};
 
 const SANDBOX_GENERATION: HeaderName = HeaderName::from_static("sandbox-generation");
 const SANDBOX_RESTARTED: HeaderName = HeaderName::from_static("sandbox-restarted");
@@ -50,9 +50,7 @@ pub(super) async fn create(
     let CreatedSandbox { sandbox, is_new, restarted } = created;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = json_response(status, &sandbox);
-    let location = HeaderValue::from_str(&format!("/v1/sandboxes/{}", sandbox.id))
-        .map_err(|_| Refusal::internal("the id of a sandbox is not valid in a URL"))?;
-    response.headers_mut().insert(LOCATION, location);
+    set(response.headers_mut(), LOCATION, &format!("/v1/sandboxes/{}", sandbox.id));
     Ok(of_generation(response, sandbox.generation, restarted))
 }
 
