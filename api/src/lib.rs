@@ -111,3 +111,8 @@ pub use time::millis;
 pub use timing::{StartKind, Timing};
 pub use watch::{FileChange, FileEvent, WatchRecord, WatchRequest};
 pub use workload::{Workload, WorkloadError};
+
+/// Whether a value, which is left out of JSON then, is the default of its type.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -421,11 +421,6 @@ macro_rules! limits {
                         .then(|| Form::of(&limits.$field)),)+
                 }
             }
-
-            /// Whether none is set.
-            pub fn is_empty(&self) -> bool {
-                *self == Self::default()
-            }
         }
 
         impl TryFrom<LimitsDocument> for Limits {

@@ -39,11 +39,6 @@ impl Ports {
             Self::Any => port != 0,
         }
     }
-
-    /// Whether none may be reached.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// `any`, or one port.
@@ -161,7 +156,7 @@ mod tests {
     fn ports_are_a_list_or_any_in_json() {
         let ports = read(json!([9000, 8080, 8080])).unwrap();
         assert_eq!(serde_json::to_value(&ports).unwrap(), json!([8080, 9000]));
-        assert!(ports.allows(8080) && !ports.allows(80) && !ports.is_default());
+        assert!(ports.allows(8080) && !ports.allows(80) && ports != Ports::default());
         assert_eq!(read(json!([])), Ok(Ports::default()));
         let any = read(json!("any")).unwrap();
         assert_eq!(serde_json::to_value(&any).unwrap(), json!("any"));

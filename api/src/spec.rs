@@ -164,10 +164,10 @@ pub struct SandboxSpec {
     #[serde(skip)]
     pub inject: Vec<Injection>,
     /// Whether processes may live on after the request that started them.
-    #[serde(skip_serializing_if = "Processes::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub processes: Processes,
     /// The TCP ports of its loopback that may be connected to from outside. Needs programs.
-    #[serde(skip_serializing_if = "Ports::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub ports: Ports,
     /// Where file operations may go.
     #[serde(skip_serializing_if = "FileScope::is_default")]
@@ -183,13 +183,6 @@ pub enum Processes {
     PerCommand,
     /// Those that are started to live on, and what these leave behind, until they end or the sandbox does.
     Kept,
-}
-
-impl Processes {
-    /// Whether they end with their command.
-    pub fn is_default(&self) -> bool {
-        *self == Self::PerCommand
-    }
 }
 
 /// Where a private io dir is: one that only its sandbox sees, and that ends with it.

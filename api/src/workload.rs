@@ -134,8 +134,8 @@ impl Workload {
         };
         fixed("image", request.image.is_some())?;
         fixed("inputs", !request.inputs.is_empty())?;
-        fixed("io", !request.io.is_default())?;
-        fixed("network", !request.network.is_none())?;
+        fixed("io", !crate::is_default(&request.io))?;
+        fixed("network", !crate::is_default(&request.network))?;
         let mut others = Limits { timeout: of_sandbox.timeout, ..*limits };
         if request.command.is_some() {
             others.stop_timeout = of_sandbox.stop_timeout;

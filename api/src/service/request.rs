@@ -42,16 +42,16 @@ pub struct ExecutionRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// The limits that differ from the server's defaults.
-    #[serde(skip_serializing_if = "LimitsRequest::is_empty")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub limits: LimitsRequest,
     /// Read-only files at `/in/NAME`, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, Content>,
     /// The io dir.
-    #[serde(skip_serializing_if = "IoRequest::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub io: IoRequest,
     /// The network of commands.
-    #[serde(skip_serializing_if = "NetworkRequest::is_none")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub network: NetworkRequest,
     /// Secrets: `secrets.NAME` of a script, environment variables of a command.
     #[serde(skip_serializing)]
@@ -163,13 +163,6 @@ pub struct IoRequest {
     pub errors: Option<IoErrors>,
 }
 
-impl IoRequest {
-    /// Whether nothing is asked for.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 /// Which io dir an execution has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -188,13 +181,6 @@ pub enum IoMode {
 pub struct NetworkRequest {
     /// Rules as of `--allow`: `HOST[:PORT]`.
     pub allow: Vec<String>,
-}
-
-impl NetworkRequest {
-    /// Whether no host is asked for.
-    pub const fn is_none(&self) -> bool {
-        self.allow.is_empty()
-    }
 }
 
 /// Secrets by name, as a request gives them: not yet checked. `Debug` does not show them, and they

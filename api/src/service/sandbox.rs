@@ -30,7 +30,7 @@ pub struct SandboxRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<u64>,
     /// What happens then.
-    #[serde(skip_serializing_if = "IdleAction::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub idle: IdleAction,
     /// Members of the caller's own, which are kept and given back.
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -45,13 +45,13 @@ pub struct KeptSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// The limits that differ from the server's defaults.
-    #[serde(skip_serializing_if = "LimitsRequest::is_empty")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub limits: LimitsRequest,
     /// Read-only files at `/in/NAME`, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, Content>,
     /// The network of commands.
-    #[serde(skip_serializing_if = "NetworkRequest::is_none")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub network: NetworkRequest,
     /// The path of its io dir in it; by default `/io`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,11 +60,11 @@ pub struct KeptSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
     /// Whether processes can be started that live on after the request: `kept`.
-    #[serde(skip_serializing_if = "Processes::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub processes: Processes,
     /// The TCP ports of its loopback that may be connected to from outside: a list, or `any`. Its image
     /// has programs then.
-    #[serde(skip_serializing_if = "Ports::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub ports: Ports,
     /// Where file operations may go: `io`, its io dir and inputs, or `all`, wherever its programs may. Its
     /// image has programs then.
@@ -95,13 +95,6 @@ pub enum IdleAction {
     /// It is frozen with its processes, which get no processor time until the next use and keep their
     /// memory. Where too many are frozen, it is as with `stop`.
     Freeze,
-}
-
-impl IdleAction {
-    /// Whether it is the default.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// What changes of a sandbox.

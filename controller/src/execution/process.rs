@@ -13,7 +13,7 @@ use bytes::Bytes;
 use sandbox_api::process::{MAX_OUTPUT_EVENT_BYTES, SCROLLBACKS};
 use sandbox_api::{
     ByteSize, Command, CommandLine, ExecutionEvent, Limits, ProcessCommand, ProcessEnd,
-    ProcessStop, SignalName, Stdin, generation_of,
+    ProcessStop, Processes, SignalName, Stdin, generation_of,
 };
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{
@@ -97,7 +97,7 @@ impl Sandbox {
 type Starting = oneshot::Receiver<Result<Process, Error>>;
 
 async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Error> {
-    if inner.keeps.is_default() {
+    if inner.keeps == Processes::PerCommand {
         return Err(Error::ProcessesUnsupported);
     }
     if !inner.supports_exec {

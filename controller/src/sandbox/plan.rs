@@ -1,7 +1,7 @@
 //! Translates a spec into the configurations of the container and the agent. Pure.
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{Lifespan, SandboxSpec};
+use sandbox_api::{Lifespan, Ports, SandboxSpec};
 use sandbox_engine::{Bind, ContainerSpec, Prepared, Programs, Source, Ulimit};
 use sandbox_protocol::User;
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, DiskSpace, Mode, Mount, PROXY_PORT};
@@ -123,7 +123,7 @@ impl Plan {
         if spec.root.supports_exec() {
             check_rules_for_programs(spec, &mounts)?;
         }
-        let opens_more = spec.files == FileScope::All || !spec.ports.is_default();
+        let opens_more = spec.files == FileScope::All || spec.ports != Ports::default();
         if opens_more && !spec.root.supports_exec() {
             return Err(Error::ExecUnsupported);
         }

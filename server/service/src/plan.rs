@@ -12,7 +12,7 @@ use sandbox_api::service::{
 };
 use sandbox_api::{
     Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, OverCeiling,
-    ProcessCommand, ProcessRequest, Processes, RootFs, SandboxSpec, Workload, image_matches,
+    Ports, ProcessCommand, ProcessRequest, Processes, RootFs, SandboxSpec, Workload, image_matches,
     is_image_reference,
 };
 use sandbox_dirfd::real_path;
@@ -182,7 +182,7 @@ pub(crate) fn plan_kept(
     check_env(&spec.env)?;
     let needs_programs = spec.processes == Processes::Kept
         || !spec.env.is_empty()
-        || !spec.ports.is_default()
+        || spec.ports != Ports::default()
         || !spec.files.is_default();
     if needs_programs && !root.supports_exec() {
         return Err(no_programs(config));
@@ -314,11 +314,11 @@ fn hosts(
         return Err(ServiceError::invalid(field, problem).with_kind(ErrorKind::TooLarge));
     }
     if let (true, HostPolicy::Any { usual }) =
-        (network.is_none() && root.supports_exec(), &config.hosts)
+        (network.allow.is_empty() && root.supports_exec(), &config.hosts)
     {
         return Ok(usual.clone());
     }
-    if !network.is_none() && !root.supports_exec() {
+    if !network.allow.is_empty() && !root.supports_exec() {
         return Err(ServiceError::invalid(field, "scripts have no network")
             .with_hint("`image` names an image whose commands have one"));
     }

@@ -54,7 +54,7 @@ impl SandboxRecord {
     /// The values of these [`COLUMNS`]. What happens when it is idle is stored with its spec.
     pub(crate) fn values(self) -> Result<Vec<statement::Value>, StoreError> {
         let mut spec = serde_json::to_value(&self.spec).map_err(StoreError::row)?;
-        if !self.idle_action.is_default() {
+        if self.idle_action != IdleAction::default() {
             spec[IDLE] = serde_json::to_value(self.idle_action).map_err(StoreError::row)?;
         }
         Ok(vec![

@@ -66,7 +66,7 @@ impl Tool for Init {
 
     fn begin(args: InitArgs, context: &Context, stop: Stop) -> Result<Work<InitData>, ToolError> {
         let container_id = args.container_id.clone();
-        let limits = match args.limits.is_empty() {
+        let limits = match args.limits == LimitsRequest::default() {
             true => None,
             false => {
                 let mut limits = context.registry.bounds(args.image_name.as_deref()).limits;

@@ -125,7 +125,7 @@ fn plan(app: &App, asked: NewSandbox) -> Result<SandboxRequest> {
     network.refuse_every_host()?;
     let mut spec = settings.spec(&template_name, template);
     spec.network = network.plan(asked.allow_internet_access, &spec.network)?;
-    if spec.network.is_none() && app.service().has_usual_hosts() {
+    if spec.network.allow.is_empty() && app.service().has_usual_hosts() {
         return Err(Error::not_offered("sandboxes without the hosts of its network.allow"));
     }
     let env = asked.env_vars.unwrap_or_default().into_iter();
