@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt as _, StreamExt as _};
 use sandbox_api::{ErrorKind, Failure, ProblemKind};
-use sandbox_http::HeldMemory;
+use sandbox_http::{HeldMemory, media_type};
 use sandbox_service::ServiceError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -209,7 +209,7 @@ where
     A: Serialize,
     F: Future<Output = Result<A, ConnectError>>,
 {
-    if !is_of(request.headers(), UNARY) {
+    if media_type(request.headers()).as_deref() != Some(UNARY) {
         return ConnectError::media_type(UNARY);
     }
     let answered = async {
@@ -232,7 +232,7 @@ where
     Q: DeserializeOwned,
     F: Future<Output = Result<Messages, ConnectError>>,
 {
-    if !is_of(request.headers(), STREAM) {
+    if media_type(request.headers()).as_deref() != Some(STREAM) {
         return ConnectError::media_type(STREAM);
     }
     let answered = async {
@@ -254,7 +254,7 @@ where
     A: Serialize,
     F: Future<Output = Result<A, ConnectError>>,
 {
-    if !is_of(request.headers(), STREAM) {
+    if media_type(request.headers()).as_deref() != Some(STREAM) {
         return ConnectError::media_type(STREAM);
     }
     let message = async { to_json(&answer(Incoming::new(request)?).await?) }.await;
@@ -380,12 +380,6 @@ fn parse<Q: DeserializeOwned>(json: &[u8]) -> Result<Q, ConnectError> {
     // An empty message has all of its defaults.
     let json = if json.is_empty() { b"{}" } else { json };
     serde_json::from_slice(json).map_err(|error| ConnectError::invalid(error.to_string()))
-}
-
-fn is_of(headers: &HeaderMap, media_type: &str) -> bool {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let value = value.and_then(|value| value.split(';').next());
-    value.is_some_and(|value| value.trim().eq_ignore_ascii_case(media_type))
 }
 
 fn refuse_compressed(headers: &HeaderMap, name: &str) -> Result<(), ConnectError> {

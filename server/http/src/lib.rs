@@ -48,6 +48,7 @@ pub use mount::{Admit, Admitted, ByHost, Mount, MountAccess, with_path};
 pub use proxy::{Guard, HostHeader, ProxyError, ProxyOptions, proxy};
 pub use refusal::Refusal;
 pub use request::id::instance;
+pub use request::media_type;
 pub use routes::{ContentRange, content_range};
 pub use serve::{
     ConnectionLimits, Endpoint, InvalidEndpoint, ListenError, Listener, PeerIdentity,

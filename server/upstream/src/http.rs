@@ -20,6 +20,7 @@ use rmcp::model::{
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
+use sandbox_api::causes;
 use sandbox_client::{Connection, ServerAddress, whole};
 use sse_stream::{Sse, SseStream};
 use tokio_util::sync::CancellationToken;
@@ -123,9 +124,7 @@ impl HttpClient {
 
 /// With its causes, which the type does not show.
 fn lost(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    let text = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-    StreamableHttpError::Client(io::Error::other(text))
+    StreamableHttpError::Client(io::Error::other(causes(&error)))
 }
 
 /// The headers of a request.

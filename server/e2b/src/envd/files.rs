@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use sandbox_api::operation::{EntryKind, Read, SetMetadata, Write};
 use sandbox_api::{ErrorKind, ProblemKind};
-use sandbox_http::{ContentRange, content_range};
+use sandbox_http::{ContentRange, content_range, media_type};
 use sandbox_service::ServiceError;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -163,9 +163,7 @@ pub(super) async fn write(
         b"gzip" => true,
         _ => return Err(Error::invalid("an upload is sent as it is or with gzip")),
     };
-    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let media_type = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
-    let media_type = media_type.trim().to_ascii_lowercase();
+    let media_type = media_type(headers);
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let length = length.and_then(|length| length.parse().ok()).filter(|_| !is_gzipped);
     let upload = Upload { call, user: asked.username, metadata, written: BTreeSet::new() };
@@ -174,12 +172,12 @@ pub(super) async fn write(
         true => Body::from_stream(gunzipped(body.into_data_stream())),
         false => body,
     };
-    match &*media_type {
-        "application/octet-stream" => {
+    match media_type.as_deref() {
+        Some("application/octet-stream") => {
             let path = asked.path.ok_or_else(|| Error::invalid("path is missing"))?;
             upload.one(&path, body.into_data_stream(), length).await
         }
-        "multipart/form-data" => {
+        Some("multipart/form-data") => {
             let untaken = Arc::<AtomicUsize>::default();
             let body = Body::from_stream(in_steps(body.into_data_stream(), untaken.clone()));
             let multipart = Multipart::from_request(Request::from_parts(parts, body), &()).await;

@@ -96,7 +96,8 @@ pub(crate) async fn read_all(body: Body) -> Result<Bytes> {
 }
 
 /// The media type without its parameters, in lower case.
-pub(crate) fn media_type(headers: &HeaderMap) -> Option<String> {
+#[must_use]
+pub fn media_type(headers: &HeaderMap) -> Option<String> {
     let text = headers.get(CONTENT_TYPE)?.to_str().ok()?;
     Some(text.split(';').next()?.trim().to_ascii_lowercase())
 }
