@@ -90,11 +90,6 @@ impl FromStr for ByteSize {
 pub struct Cpus(NonZeroU32);
 
 impl Cpus {
-    /// This many thousandths of a processor.
-    pub const fn from_thousandths(thousandths: NonZeroU32) -> Self {
-        Self(thousandths)
-    }
-
     /// The number in thousandths of a processor.
     pub const fn thousandths(self) -> u32 {
         self.0.get()

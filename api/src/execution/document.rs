@@ -462,7 +462,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        ContactedHost, Cpus, FileOp, FilesTouched, LogLevel, NoteKind, RefusedHost, StartKind,
+        ContactedHost, FileOp, FilesTouched, LogLevel, NoteKind, RefusedHost, StartKind,
         UnixSockets, failure,
     };
 
@@ -500,10 +500,7 @@ mod tests {
             disk: None,
             changes: None,
             network: None,
-            limits: Limits {
-                cpus: Cpus::from_thousandths(1500.try_into().unwrap()),
-                ..Limits::default()
-            },
+            limits: Limits { cpus: "1.5".parse().unwrap(), ..Limits::default() },
             usage: Usage {
                 wall_ms: 12,
                 cpu_ms: Some(7),

@@ -3,8 +3,7 @@ use std::path::Path;
 
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{
-    Access, AllowedPath, ByteSize, Cpus, Encoding, Input, IoErrors, Lifespan, LimitKey, Limits,
-    Pull,
+    Access, AllowedPath, ByteSize, Encoding, Input, IoErrors, Lifespan, LimitKey, Limits, Pull,
 };
 use sandbox_protocol::argv::ConfinementPolicy;
 
@@ -108,7 +107,7 @@ fn limits_are_part_of_the_key_where_the_container_has_them() {
                 true
             }
             LimitKey::Cpus => {
-                limits.cpus = Cpus::from_thousandths(nonzero(500));
+                limits.cpus = "0.5".parse().unwrap();
                 true
             }
             LimitKey::Pids => {

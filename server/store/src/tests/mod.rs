@@ -660,11 +660,11 @@ fn key_of_an_execution_that_is_hidden_is_free(on: &Engine) {
 
 fn unknown_processor_time_is_charged_as_that_of_all_its_processors(on: &Engine) {
     let store = on.open();
-    let charge = |id: &str, thousandths: Option<u32>, usage| {
+    let charge = |id: &str, cpus: Option<f64>, usage| {
         store.accept(new(id, 1)).unwrap();
-        if let Some(thousandths) = thousandths {
+        if let Some(cpus) = cpus {
             let mut start = start(2);
-            start.limits.cpus = Cpus::from_thousandths(thousandths.try_into().unwrap());
+            start.limits.cpus = Cpus::try_from(cpus).unwrap();
             store.mark_running(id, start).unwrap();
         }
         let before = store.usage(&subject("alice")).unwrap().cpu_ms;
@@ -672,11 +672,11 @@ fn unknown_processor_time_is_charged_as_that_of_all_its_processors(on: &Engine) 
         store.usage(&subject("alice")).unwrap().cpu_ms - before
     };
     let used = |wall_ms, cpu_ms| Some(Usage { wall_ms, cpu_ms, ..Usage::default() });
-    assert_eq!(charge("known", Some(1500), used(1001, Some(3))), 3);
-    assert_eq!(charge("unknown", Some(1500), used(1001, None)), 1502);
-    assert_eq!(charge("a share", Some(100), used(1001, None)), 101);
+    assert_eq!(charge("known", Some(1.5), used(1001, Some(3))), 3);
+    assert_eq!(charge("unknown", Some(1.5), used(1001, None)), 1502);
+    assert_eq!(charge("a share", Some(0.1), used(1001, None)), 101);
     assert_eq!(charge("none that is stored", None, used(1000, None)), 1000);
-    assert_eq!(charge("did not run", Some(1500), None), 0);
+    assert_eq!(charge("did not run", Some(1.5), None), 0);
 }
 
 fn no_figure_of_a_guest_stops_an_execution_from_ending(on: &Engine) {
