@@ -21,12 +21,10 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::client::{Call, Client};
-use super::error::Error;
+use super::error::{BoxedError, Error};
 use super::sandboxes::ProcessRef;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
-/// Why a connection is of no use any more.
-type Lost = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a process is sent.
 pub struct AttachInput(SplitSink<Socket, Message>);
@@ -87,7 +85,7 @@ impl AttachInput {
     /// # Errors
     ///
     /// If the connection is lost.
-    pub async fn write(&mut self, input: Vec<u8>) -> Result<(), Lost> {
+    pub async fn write(&mut self, input: Vec<u8>) -> Result<(), BoxedError> {
         let mut input = Bytes::from(input);
         while !input.is_empty() {
             let piece = input.split_to(input.len().min(MAX_MESSAGE));
@@ -101,7 +99,7 @@ impl AttachInput {
     /// # Errors
     ///
     /// As [`write`](Self::write).
-    pub async fn close(&mut self) -> Result<(), Lost> {
+    pub async fn close(&mut self) -> Result<(), BoxedError> {
         self.request(AttachRequest::Eof(true)).await
     }
 
@@ -110,11 +108,11 @@ impl AttachInput {
     /// # Errors
     ///
     /// As [`write`](Self::write).
-    pub async fn resize(&mut self, size: TerminalSize) -> Result<(), Lost> {
+    pub async fn resize(&mut self, size: TerminalSize) -> Result<(), BoxedError> {
         self.request(AttachRequest::Resize(size)).await
     }
 
-    async fn request(&mut self, request: AttachRequest) -> Result<(), Lost> {
+    async fn request(&mut self, request: AttachRequest) -> Result<(), BoxedError> {
         Ok(self.0.send(Message::text(serde_json::to_string(&request)?)).await?)
     }
 }
@@ -126,7 +124,7 @@ impl AttachOutput {
     /// # Errors
     ///
     /// If the connection is lost, or the service sends something else.
-    pub async fn next(&mut self) -> Result<Option<Received>, Lost> {
+    pub async fn next(&mut self) -> Result<Option<Received>, BoxedError> {
         while let Some(message) = self.0.next().await {
             match message? {
                 Message::Binary(bytes) => {
@@ -144,7 +142,7 @@ impl AttachOutput {
 }
 
 /// What a text message says.
-fn received(text: &str) -> Result<Received, Lost> {
+fn received(text: &str) -> Result<Received, BoxedError> {
     match serde_json::from_str::<AttachRefusal>(text) {
         Ok(AttachRefusal { problem }) => Ok(Received::Refused(problem)),
         Err(_) => Ok(Received::Event(serde_json::from_str(text)?)),

@@ -19,7 +19,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::address::ServerAddress;
 use super::connection::{Connection, RequestBody, whole};
-use super::error::Error;
+use super::error::{BoxedError, Error};
 use super::token::Token;
 
 /// How long a request is tried again while the service is away or full.
@@ -120,9 +120,7 @@ impl Stream {
     /// # Errors
     ///
     /// If the connection is lost, or nothing comes for a long time.
-    pub async fn next(
-        &mut self,
-    ) -> Result<Option<Bytes>, Box<dyn std::error::Error + Send + Sync>> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, BoxedError> {
         let next = timeout(BODY_TIMEOUT, self.body.next()).await;
         Ok(next.map_err(|_| "no data for 60 s")?.transpose()?)
     }
@@ -397,10 +395,7 @@ impl Client {
         }
     }
 
-    pub(super) fn lost(
-        &self,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Error {
+    fn lost(&self, source: impl Into<BoxedError>) -> Error {
         let was_answered = self.was_answered.load(Ordering::Relaxed);
         Error::Lost { server: self.server(), was_answered, source: source.into() }
     }

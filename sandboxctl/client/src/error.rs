@@ -10,6 +10,9 @@ use tokio_rustls::rustls::{self, CertificateError};
 
 use super::address::{Security, ServerAddress};
 
+/// A cause of any kind.
+pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+
 /// A request to a service failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -48,7 +51,7 @@ pub enum Error {
         /// Whether it had answered before: something may have been submitted.
         was_answered: bool,
         /// The cause.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: BoxedError,
     },
     /// There was no response in time.
     #[error("no response from {server} within {} s", .after.as_secs())]
@@ -78,7 +81,7 @@ pub enum Error {
         /// The process.
         process: u32,
         /// The cause.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: BoxedError,
     },
     /// The connection was lost for good before a submission was answered.
     #[error(

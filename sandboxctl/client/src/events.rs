@@ -10,7 +10,7 @@ use sandbox_api::process::ProcessState;
 use tokio::time::{Instant, sleep};
 
 use super::client::{Call, Client, Stream};
-use super::error::Error;
+use super::error::{BoxedError, Error};
 use super::sandboxes::ProcessRef;
 use super::sse::SseParser;
 
@@ -129,10 +129,7 @@ impl Events {
     }
 
     /// Counts a connection that has ended, and waits before the next one.
-    async fn lose(
-        &mut self,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    ) -> Result<(), Error> {
+    async fn lose(&mut self, source: BoxedError) -> Result<(), Error> {
         self.open = None;
         let since = *self.lost_since.get_or_insert_with(Instant::now);
         if since.elapsed() > LOST_FOR {

@@ -317,7 +317,8 @@ impl Settings {
         names.clone()
     }
 
-    fn limit(&self, key: Key) -> Option<LimitValue> {
+    /// The value of a limit, or of a key whose value is written as one.
+    pub(super) fn limit(&self, key: Key) -> Option<LimitValue> {
         let Some(Value::Limit(value)) = self.setting(key).value else { return None };
         Some(value)
     }

@@ -261,11 +261,7 @@ impl Settings {
 
     /// The values of `key` and of `ceiling`, which is of the same limit, if the former is above it.
     fn over(&self, key: Key, ceiling: Key) -> Option<(LimitValue, LimitValue)> {
-        let value = |key| match self.setting(key).value {
-            Some(Value::Limit(value)) => Some(value),
-            _ => None,
-        };
-        let (asked, most) = (value(key)?, value(ceiling)?);
+        let (asked, most) = (self.limit(key)?, self.limit(ceiling)?);
         asked.is_over(most).then_some((asked, most))
     }
 
@@ -320,11 +316,7 @@ impl Settings {
     }
 
     fn limits_of(&self, scope: Scope) -> Limits {
-        let mut limits = Limits::default();
-        for &limit in LimitKey::ALL {
-            self.put(&mut limits, limit, scope.keys(limit).0);
-        }
-        limits
+        self.values_of(|limit| scope.keys(limit).0)
     }
 
     /// The effective ceilings.
@@ -334,18 +326,19 @@ impl Settings {
 
     /// The effective ceilings of this scope.
     pub fn ceiling_of(&self, scope: Scope) -> Ceiling {
-        let mut ceiling = Ceiling::default();
-        for &limit in LimitKey::ALL {
-            self.put(&mut ceiling.0, limit, scope.keys(limit).1);
-        }
-        ceiling
+        Ceiling(self.values_of(|limit| scope.keys(limit).1))
     }
 
-    fn put(&self, limits: &mut Limits, limit: LimitKey, key: Key) {
-        // Every value was parsed by its own key, so it has the right type and range.
-        if let Some(Value::Limit(value)) = self.setting(key).value {
-            let set = limits.set(limit, value);
-            debug_assert!(set.is_ok(), "{set:?}");
+    /// The values of these keys, one for each limit.
+    fn values_of(&self, key: impl Fn(LimitKey) -> Key) -> Limits {
+        let mut limits = Limits::default();
+        for &limit in LimitKey::ALL {
+            // Every value was parsed by its own key, so it has the right type and range.
+            if let Some(value) = self.limit(key(limit)) {
+                let set = limits.set(limit, value);
+                debug_assert!(set.is_ok(), "{set:?}");
+            }
         }
+        limits
     }
 }
