@@ -5,6 +5,10 @@ use std::marker::PhantomData;
 use clap::builder::TypedValueParser;
 use clap::error::Error;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use sandbox_api::LimitKey::{
+    Cpus, Entries, MaxFileSize, MaxWrite, Memory, OperationTimeout, Pids, Shm, StopTimeout,
+    Timeout, Tmpfs, VmMemory,
+};
 use sandbox_api::{LimitKey, LimitValue};
 
 use super::values::Utf8;
@@ -46,40 +50,25 @@ macro_rules! sets {
 sets! {
     /// What a sandbox may use.
     SandboxLimits {
-        const LIMITS: &[LimitKey] = &[
-            LimitKey::Memory,
-            LimitKey::Cpus,
-            LimitKey::Pids,
-            LimitKey::MaxWrite,
-            LimitKey::Entries,
-            LimitKey::MaxFileSize,
-        ];
+        const LIMITS: &[LimitKey] = &[Memory, Cpus, Pids, MaxWrite, Entries, MaxFileSize];
         const IS_GLOBAL: bool = true;
     }
     /// What a script may use.
     ScriptLimits {
-        const LIMITS: &[LimitKey] = &[LimitKey::Timeout, LimitKey::VmMemory];
+        const LIMITS: &[LimitKey] = &[Timeout, VmMemory];
     }
     /// What a call of an agent may use.
     AgentLimits {
-        const LIMITS: &[LimitKey] = &[
-            LimitKey::Timeout,
-            LimitKey::Memory,
-            LimitKey::VmMemory,
-            LimitKey::Cpus,
-            LimitKey::Pids,
-            LimitKey::MaxWrite,
-            LimitKey::Entries,
-            LimitKey::MaxFileSize,
-        ];
+        const LIMITS: &[LimitKey] =
+            &[Timeout, Memory, VmMemory, Cpus, Pids, MaxWrite, Entries, MaxFileSize];
     }
     /// What a command may use.
     CommandLimits {
-        const LIMITS: &[LimitKey] = &[LimitKey::Timeout];
+        const LIMITS: &[LimitKey] = &[Timeout];
     }
     /// What a command may use in a sandbox that has the other limits.
     CommandInLimits {
-        const LIMITS: &[LimitKey] = &[LimitKey::Timeout, LimitKey::StopTimeout];
+        const LIMITS: &[LimitKey] = &[Timeout, StopTimeout];
 
         fn help(limit: LimitKey) -> String {
             format!("{} [default: the sandbox's]", Key::Limit(limit).description())
@@ -87,7 +76,7 @@ sets! {
     }
     /// What a file operation may use.
     OperationLimits {
-        const LIMITS: &[LimitKey] = &[LimitKey::OperationTimeout];
+        const LIMITS: &[LimitKey] = &[OperationTimeout];
         const IS_GLOBAL: bool = true;
 
         /// The time of a run has the same flag in the table: here there are no runs.
@@ -97,7 +86,7 @@ sets! {
     }
     /// What programs have in addition to their root filesystem.
     ProgramLimits {
-        const LIMITS: &[LimitKey] = &[LimitKey::Tmpfs, LimitKey::Shm, LimitKey::StopTimeout];
+        const LIMITS: &[LimitKey] = &[Tmpfs, Shm, StopTimeout];
         const HEADING: &str = "Programs";
     }
 }

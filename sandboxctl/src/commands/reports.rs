@@ -69,14 +69,23 @@ pub fn check_files(
     if let Some(audit) = settings.path_of(Key::AuditFile) {
         ci.check_file(&settings.named(Key::AuditFile), &audit)?;
     }
-    for report in &reports.reports {
-        ci.check_file(&report::flag(report.kind), &report.file)?;
-    }
-    let receipt = receipt.file.as_deref().map(|file| ("--receipt", file));
-    let diff = changes.diff_file().map(|file| ("--diff", file));
-    let changes = changes.file.as_deref().map(|file| ("--changes", file));
-    let mut files = receipt.into_iter().chain(changes).chain(diff);
-    files.try_for_each(|(flag, file)| ci.check_file(flag, file))
+    written(reports, receipt, changes).try_for_each(|(flag, file)| ci.check_file(&flag, file))
+}
+
+/// The files that what a guest made is written to, each with its flag.
+fn written<'a>(
+    reports: &'a ReportArgs,
+    receipt: &'a ReceiptArgs,
+    changes: &'a ChangesArgs,
+) -> impl Iterator<Item = (String, &'a Path)> {
+    let reports = reports.reports.iter().map(|it| (report::flag(it.kind), &*it.file));
+    let others = [
+        ("--changes", changes.file.as_deref().filter(|it| *it != Path::new("-"))),
+        ("--diff", changes.diff_file()),
+        ("--receipt", receipt.file.as_deref()),
+    ];
+    let others = others.into_iter().filter_map(|(flag, file)| Some((flag.to_owned(), file?)));
+    reports.chain(others)
 }
 
 /// The flags of `run` and `exec` that name files.
@@ -106,16 +115,9 @@ pub fn named_files(
         target::refuse_used("--audit", audit)?;
         files.writes("--audit", [audit]);
     }
-    let reports = reports.reports.iter().map(|it| (report::flag(it.kind), Some(&*it.file)));
-    let changed = changes.file.as_deref().filter(|it| *it != Path::new("-"));
-    let others = [
-        ("--changes", changed),
-        ("--diff", changes.diff_file()),
-        ("--receipt", receipt.file.as_deref()),
-    ];
-    for (flag, file) in reports.chain(others.map(|(flag, file)| (flag.to_owned(), file))) {
-        file.map_or(Ok(()), |file| target::refuse_own(&flag, file, config))?;
-        files.writes(&flag, file);
+    for (flag, file) in written(reports, receipt, changes) {
+        target::refuse_own(&flag, file, config)?;
+        files.writes(&flag, [file]);
     }
     for (flag, directory) in
         [("--artifacts-dir", &artifacts.dir), ("--keep-staged", &changes.keep_staged)]

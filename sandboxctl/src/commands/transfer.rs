@@ -143,15 +143,8 @@ impl Sink {
     /// # Errors
     ///
     /// If no thread can be started.
-    pub fn new(mut to: impl Write + Send + 'static) -> io::Result<Self> {
-        Self::start(move |pieces| {
-            while let Some(piece) = pieces.blocking_recv() {
-                to.write_all(&piece)?;
-                // Flush, so that incomplete lines are visible too.
-                to.flush()?;
-            }
-            Ok(())
-        })
+    pub fn new(to: impl Write + Send + 'static) -> io::Result<Self> {
+        Self::start(to, None)
     }
 
     /// Writes what a program with a terminal of its own shows: a terminal gets all but what writes to the
@@ -173,28 +166,34 @@ impl Sink {
     ///
     /// If no thread can be started.
     pub fn styled(
-        mut to: impl Write + IsTerminal + Send + 'static,
-        mut text: StyledText,
+        to: impl Write + IsTerminal + Send + 'static,
+        text: StyledText,
     ) -> io::Result<Self> {
-        if !to.is_terminal() {
-            return Self::new(to);
-        }
-        Self::start(move |pieces| {
-            while let Some(piece) = pieces.blocking_recv() {
-                to.write_all(text.take(&piece).as_bytes())?;
-                to.flush()?;
-            }
-            to.write_all(text.end().as_bytes())?;
-            to.flush()
-        })
+        let text = to.is_terminal().then_some(text);
+        Self::start(to, text)
     }
 
     fn start(
-        write: impl FnOnce(&mut mpsc::Receiver<Vec<u8>>) -> io::Result<()> + Send + 'static,
+        mut to: impl Write + Send + 'static,
+        mut text: Option<StyledText>,
     ) -> io::Result<Self> {
-        let (pieces, mut receiver) = mpsc::channel(PIECES);
+        let (pieces, mut receiver) = mpsc::channel::<Vec<u8>>(PIECES);
         let (sender, done) = oneshot::channel();
-        let write = move || _ = sender.send(write(&mut receiver));
+        let mut write = move || {
+            while let Some(piece) = receiver.blocking_recv() {
+                match &mut text {
+                    Some(text) => to.write_all(text.take(&piece).as_bytes())?,
+                    None => to.write_all(&piece)?,
+                }
+                // Flush, so that incomplete lines are visible too.
+                to.flush()?;
+            }
+            if let Some(text) = &mut text {
+                to.write_all(text.end().as_bytes())?;
+            }
+            to.flush()
+        };
+        let write = move || _ = sender.send(write());
         std::thread::Builder::new().name("sink".to_owned()).spawn(write)?;
         Ok(Self { pieces: Some(pieces), done })
     }
