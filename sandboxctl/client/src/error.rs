@@ -123,16 +123,10 @@ impl Error {
     /// The kind of the error.
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Connect { .. }
-            | Self::OtherProtocol { .. }
-            | Self::Tls { .. }
-            | Self::Lost { .. }
-            | Self::LostExecution { .. }
-            | Self::LostProcess { .. }
-            | Self::LostSubmission { .. }
-            | Self::NoResponse { .. } => ErrorKind::Engine,
             Self::Refused { kind, .. } => *kind,
             Self::Unexpected { .. } => ErrorKind::Internal,
+            // There is no connection, or none any more.
+            _ => ErrorKind::Engine,
         }
     }
 

@@ -6,9 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sandbox_api::ExecutionDocument;
-use sandbox_api::service::{
-    Content, Execution, ExecutionRequest, ExecutionState, ExecutionSummary, Time,
-};
+use sandbox_api::service::{Content, ExecutionRequest, ExecutionState, ExecutionSummary, Time};
 
 use super::{Context, guarded};
 use crate::cli::executions::{ExecutionsArgs, ExecutionsCommand, ListArgs, SubmitArgs};
@@ -44,7 +42,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                     true => client.ended_execution(&id).await?,
                     false => client.execution(&id).await?,
                 };
-                print(output, &execution, json)?;
+                output.show(json, &execution, |_| listing::execution(&execution))?;
             }
             ExecutionsCommand::Events { id, after, json } => {
                 let source = EventSource::Execution(id);
@@ -119,7 +117,7 @@ async fn submit(output: &Output, client: &Arc<Client>, args: &SubmitArgs) -> Res
         return Ok(0);
     }
     let execution = client.ended_execution(&id).await.map_err(lost)?;
-    print(output, &execution, args.json)?;
+    output.show(args.json, &execution, |_| listing::execution(&execution))?;
     Ok(execution.document.as_ref().map_or(0, ExecutionDocument::process_exit_code))
 }
 
@@ -175,14 +173,6 @@ async fn list(client: &Client, args: &ListArgs) -> Result<Vec<ExecutionSummary>,
         if cursor.is_none() || is_empty || all.len() >= limit as usize {
             return Ok(all);
         }
-    }
-}
-
-/// Prints an execution: as the service gives it, or as lines for people.
-fn print(output: &Output, execution: &Execution, json: bool) -> Result<(), Error> {
-    match json {
-        true => output.document(execution),
-        false => output.text(&listing::execution(execution)),
     }
 }
 

@@ -41,10 +41,7 @@ pub fn receipt<'a>(
         BuildType::Command => words.unwrap_or_else(|| "a command".to_owned()),
     };
     facts.push(("ran", what));
-    let RecordedOutcome { status, exit_code } = predicate.outcome();
-    let status = status.map_or("unknown", Status::as_str);
-    let code = exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
-    facts.push(("ended", format!("{status}{code}")));
+    facts.push(("ended", ending(predicate.outcome())));
     let RunMetadata { invocation_id, started_on, finished_on } = &details.metadata;
     facts.push(("when", format!("{started_on} to {finished_on}")));
     facts.push(("id", invocation_id.clone()));

@@ -49,8 +49,7 @@ pub async fn forward(
         let listener = TcpListener::bind(at).await.map_err(refused)?;
         let bound = listener.local_addr().map_err(refused)?;
         context.output.text(&format!("{bound} -> {port}\n"))?;
-        let listener = Forwarded { listener, client: client.clone(), id: id.clone(), port };
-        listening.spawn(listener.serve(failed.clone()));
+        listening.spawn(serve(listener, client.clone(), id.clone(), port, failed.clone()));
     }
     drop(failed);
     loop {
@@ -86,36 +85,31 @@ fn refused(at: SocketAddr, port: u16, source: io::Error) -> Error {
     }
 }
 
-/// A port of this machine.
-struct Forwarded {
+/// Accepts connections, each of which has one to the sandbox. They end with this.
+async fn serve(
     listener: TcpListener,
     client: Arc<Client>,
     id: Arc<str>,
     port: u16,
-}
-
-impl Forwarded {
-    /// Accepts connections, each of which has one to the sandbox. They end with this.
-    async fn serve(self, failed: mpsc::Sender<(u16, remote::Error)>) {
-        let mut connections = JoinSet::new();
-        loop {
-            let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
-                Some(_) = connections.join_next() => continue,
-            };
-            let Ok((local, _)) = accepted else {
-                // Its peer is gone, or there are too many files open: others end meanwhile.
-                sleep(PAUSE).await;
-                continue;
-            };
-            let (client, id, failed) = (self.client.clone(), self.id.clone(), failed.clone());
-            let port = self.port;
-            connections.spawn(async move {
-                if let Err(error) = join(local, &client, &id, port).await {
-                    _ = failed.send((port, error)).await;
-                }
-            });
-        }
+    failed: mpsc::Sender<(u16, remote::Error)>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        let Ok((local, _)) = accepted else {
+            // Its peer is gone, or there are too many files open: others end meanwhile.
+            sleep(PAUSE).await;
+            continue;
+        };
+        let (client, id, failed) = (client.clone(), id.clone(), failed.clone());
+        connections.spawn(async move {
+            if let Err(error) = join(local, &client, &id, port).await {
+                _ = failed.send((port, error)).await;
+            }
+        });
     }
 }
 
