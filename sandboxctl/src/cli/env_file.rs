@@ -64,14 +64,23 @@ impl VariableArgs {
     ///
     /// As [`read`].
     pub fn read(&self) -> Result<Vec<Variable>, Error> {
-        let files = self.env_files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
-        Ok(files.into_iter().flatten().chain(self.env.iter().cloned()).collect())
+        read_all(&self.env_files, &self.env)
     }
 
     /// The files.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.env_files.iter().map(PathBuf::as_path)
     }
+}
+
+/// The variables of files, and then those of flags.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn read_all(files: &[PathBuf], flags: &[Variable]) -> Result<Vec<Variable>, Error> {
+    let files = files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
+    Ok(files.into_iter().flatten().chain(flags.iter().cloned()).collect())
 }
 
 /// The variables of a file, in order.

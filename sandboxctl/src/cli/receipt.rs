@@ -10,7 +10,7 @@ use sandbox_env::Environment;
 
 use super::allow::AllowArgs;
 use super::env_file::Variable;
-use super::secret::{SecretArgs, Source};
+use super::secret::{SecretArgs, Source, take_stdin};
 use super::values::{Utf8, text, written};
 use super::volume::Volume;
 use crate::error::Error;
@@ -57,25 +57,21 @@ impl ReceiptArgs {
     pub fn key(
         &self,
         environment: &Environment,
-        stdin: Option<String>,
+        mut stdin: Option<String>,
     ) -> Result<(Option<SigningKey>, Option<String>), Error> {
         const MAKES: &str = "`sandboxctl keys new FILE` makes one";
         let Some(source) = self.source() else { return Ok((None, stdin)) };
-        let (shown, stdin) = match (&source, stdin) {
-            (Source::Stdin, Some(taken)) => {
-                return Err(Error::usage("--sign -", format!("stdin is taken by {taken}"))
-                    .with_hint("env:VARIABLE and file:PATH are sources too"));
+        let shown = match &source {
+            Source::Stdin => {
+                take_stdin(&mut stdin, "--sign -".to_owned())?;
+                "stdin".to_owned()
             }
-            (Source::Stdin, None) => ("stdin".to_owned(), Some("--sign -".to_owned())),
-            (Source::Variable(name), stdin) => (name.to_string_lossy().into_owned(), stdin),
-            (Source::File(path), _) if path.as_os_str().as_bytes().starts_with(b"-") => {
-                return Err(Error::usage(
-                    "--sign",
-                    "expected a file, env:VARIABLE, file:PATH or -",
-                )
-                .with_hint(MAKES));
+            Source::Variable(name) => name.to_string_lossy().into_owned(),
+            Source::File(path) if path.as_os_str().as_bytes().starts_with(b"-") => {
+                let why = "expected a file, env:VARIABLE, file:PATH or -";
+                return Err(Error::usage("--sign", why).with_hint(MAKES));
             }
-            (Source::File(path), stdin) => (path.display().to_string(), stdin),
+            Source::File(path) => path.display().to_string(),
         };
         let value = source.read("--sign", environment)?;
         let text = std::str::from_utf8(value.as_bytes()).unwrap_or_default();

@@ -103,12 +103,7 @@ impl SecretArgs {
         let parsed: Vec<_> = self.secrets.iter().map(|it| parse(it)).collect::<Result<_, _>>()?;
         let mut stdin = stdin.map(str::to_owned);
         for (name, _) in parsed.iter().filter(|(_, source)| *source == Source::Stdin) {
-            let flag = format!("--secret {name}=-");
-            if let Some(taken) = &stdin {
-                return Err(Error::usage(flag, format!("stdin is taken by {taken}"))
-                    .with_hint("env:VARIABLE and file:PATH are sources too"));
-            }
-            stdin = Some(flag);
+            take_stdin(&mut stdin, format!("--secret {name}=-"))?;
         }
         let mut secrets = Secrets::new();
         for (name, source) in parsed {
@@ -120,6 +115,20 @@ impl SecretArgs {
         }
         Ok((secrets, stdin))
     }
+}
+
+/// Takes stdin for this flag, unless another argument uses it.
+///
+/// # Errors
+///
+/// If one does.
+pub fn take_stdin(stdin: &mut Option<String>, flag: String) -> Result<(), Error> {
+    if let Some(taken) = stdin {
+        return Err(Error::usage(flag, format!("stdin is taken by {taken}"))
+            .with_hint("env:VARIABLE and file:PATH are sources too"));
+    }
+    *stdin = Some(flag);
+    Ok(())
 }
 
 fn parse(written: &OsStr) -> Result<(&str, Source<'_>), Error> {

@@ -45,8 +45,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     if pty.is_some() {
         settings.allow_long_commands();
     }
-    reports::begin_files(context, &settings);
-    reports::check_files(context, &args.reports, &args.receipt, &args.changes, &settings)?;
+    reports::begin_files(context, &args.reports, &args.receipt, &args.changes, &settings)?;
     let Target { root, image_is_a_word, command: line } = args.target(&settings, Place::Here)?;
     let (secrets, stdin) =
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;

@@ -262,9 +262,7 @@ fn command(
                 .with_hint("name the command: replay RECEIPT -- COMMAND…, or --shell LINE"));
         }
     };
-    let files = args.env_files.iter().map(|file| env_file::read(file));
-    let files = files.collect::<Result<Vec<_>, _>>()?;
-    let variables: Vec<_> = files.into_iter().flatten().chain(args.env.iter().cloned()).collect();
+    let variables = env_file::read_all(&args.env_files, &args.env)?;
     let cwd = recorded.and_then(|it| it.cwd.as_ref()).map(OsString::from);
     let cwd = args.workdir.clone().or(cwd);
     Ok(exec::request(context, &line, &variables, cwd.as_deref()))

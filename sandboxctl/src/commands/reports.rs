@@ -53,25 +53,6 @@ pub fn begin_ci(
     Ok(())
 }
 
-/// Refuses files of guests' text that are the log of the job.
-///
-/// # Errors
-///
-/// If one is.
-pub fn check_files(
-    context: &Context<'_>,
-    reports: &ReportArgs,
-    receipt: &ReceiptArgs,
-    changes: &ChangesArgs,
-    settings: &Settings,
-) -> Result<(), Error> {
-    let Some(ci) = context.output.ci() else { return Ok(()) };
-    if let Some(audit) = settings.path_of(Key::AuditFile) {
-        ci.check_file(&settings.named(Key::AuditFile), &audit)?;
-    }
-    written(reports, receipt, changes).try_for_each(|(flag, file)| ci.check_file(&flag, file))
-}
-
 /// The files that what a guest made is written to, each with its flag.
 fn written<'a>(
     reports: &'a ReportArgs,
@@ -136,14 +117,27 @@ pub fn named_files(
 }
 
 /// From here on errors are reported in the files of the runner, unless one is in the configured io
-/// dir, or in a directory of sandboxctl's own.
-pub fn begin_files(context: &Context<'_>, settings: &Settings) {
-    if let (Some(ci), Ok(io_dir)) =
-        (context.output.ci(), settings.io_dir(&context.environment.working_directory))
-    {
+/// dir, or in a directory of sandboxctl's own. Refuses files of guests' text that are the log of the job.
+///
+/// # Errors
+///
+/// If one is.
+pub fn begin_files(
+    context: &Context<'_>,
+    reports: &ReportArgs,
+    receipt: &ReceiptArgs,
+    changes: &ChangesArgs,
+    settings: &Settings,
+) -> Result<(), Error> {
+    let Some(ci) = context.output.ci() else { return Ok(()) };
+    if let Ok(io_dir) = settings.io_dir(&context.environment.working_directory) {
         // The io dir that it is in the end is checked too.
         _ = ci.check_files(Some(&io_dir), &context.controller(settings));
     }
+    if let Some(audit) = settings.path_of(Key::AuditFile) {
+        ci.check_file(&settings.named(Key::AuditFile), &audit)?;
+    }
+    written(reports, receipt, changes).try_for_each(|(flag, file)| ci.check_file(&flag, file))
 }
 
 /// Writes the reports. One that cannot be written is an error, and does not change how a failed run

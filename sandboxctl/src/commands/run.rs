@@ -36,8 +36,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         settings.keep_io_dir();
     }
     // Everything is read before the first one runs.
-    reports::begin_files(context, &settings);
-    reports::check_files(context, &args.reports, &args.receipt, &args.changes, &settings)?;
+    reports::begin_files(context, &args.reports, &args.receipt, &args.changes, &settings)?;
     let stdin = args.scripts().iter().any(|script| script.is_stdin()).then_some("SCRIPT -");
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let (key, stdin) = args.receipt.key(&context.environment, stdin)?;
