@@ -356,7 +356,7 @@ impl Issuer {
 }
 
 /// The results of the test cases, if a script has some.
-fn tests_of(workload: &Workload, result: &ExecutionResult) -> Option<TestResult> {
+pub fn tests_of(workload: &Workload, result: &ExecutionResult) -> Option<TestResult> {
     match workload {
         Workload::Script(script) => TestResult::new(receipts::script(script), result.tests()),
         Workload::Command(_) => None,

@@ -19,7 +19,9 @@ use sandbox_controller::{Command, Execution, FinishOptions, Patterns, Sandbox, r
 use serde::Serialize;
 
 use super::execution::Tail;
-use super::receipt::{Digested, MOUNT, byte_inputs, digest, public_key, read_receipt, unverified};
+use super::receipt::{
+    Digested, MOUNT, byte_inputs, digest, public_key, read_receipt, tests_of, unverified,
+};
 use super::{Context, block_on, exec, launch};
 use crate::cli::env_file;
 use crate::cli::exec::CommandLine;
@@ -174,13 +176,9 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
                 }
                 compare(args, sandbox, outcome, &receipt, tests).await
             };
-            let of_script = match &what {
-                Workload::Script(script) => Some(receipts::script(script)),
-                Workload::Command(_) => None,
-            };
             let follow = async |run: Execution| {
                 let result = run.wait().await?;
-                let tests = of_script.and_then(|script| TestResult::new(script, result.tests()));
+                let tests = tests_of(&what, &result);
                 let compared = compare(&result.outcome, result.hint(), tests).await?;
                 if compared.outcome == Some(SameOutcome::Changed) {
                     let mut stderr = Tail::default();
@@ -191,7 +189,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
                 }
                 Ok(compared)
             };
-            launch::follow_to_end(signals, sandbox, (what, None), follow).await
+            launch::follow_to_end(signals, sandbox, (what.clone(), None), follow).await
         },
     ))?;
     answer(Comparison { hint, ..comparison }.without(&patterns))

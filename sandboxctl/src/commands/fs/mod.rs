@@ -20,7 +20,7 @@ use sandbox_api::operation::{
     Write,
 };
 use sandbox_api::{Encoding, ErrorKind, Failure, RootFs, SandboxSpec};
-use sandbox_controller::{Config, Sandbox};
+use sandbox_controller::Sandbox;
 
 use self::batch::Batch;
 use self::copy::Copy;
@@ -61,7 +61,17 @@ pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
         ci::check_file_outside_of_groups(&settings.named(Key::AuditFile), audit)?;
     }
     let session = Session { context, args, settings: &settings };
-    block_on(session.run(config, spec, work))
+    block_on(async {
+        // Otherwise a stdout that is not read would be waited for.
+        let _insistence = signals::insist()?;
+        let serve = async |sandbox: &Sandbox, signals: &mut Signals| {
+            let started = Instant::now();
+            // A signal drops it: an incomplete write, or an incomplete host file, is discarded.
+            let done = signals.guard(session.perform(sandbox, work)).await.and_then(|done| done);
+            session.report(started, done)
+        };
+        launch::in_sandbox(context, &settings, config, spec, serve).await
+    })
 }
 
 /// Which argument uses stdin.
@@ -197,23 +207,6 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn run(
-        &self,
-        config: Config,
-        spec: SandboxSpec,
-        work: PreparedOperation<'_>,
-    ) -> Result<u8, Error> {
-        // Otherwise a stdout that is not read would be waited for.
-        let _insistence = signals::insist()?;
-        let serve = async |sandbox: &Sandbox, signals: &mut Signals| {
-            let started = Instant::now();
-            // A signal drops it: an incomplete write, or an incomplete host file, is discarded.
-            let done = signals.guard(self.perform(sandbox, work)).await.and_then(|done| done);
-            self.report(started, done)
-        };
-        launch::in_sandbox(self.context, self.settings, config, spec, serve).await
-    }
-
     /// Prints the result, and returns the exit code.
     fn report(&self, started: Instant, done: Result<Report, Error>) -> Result<u8, Error> {
         let output = self.context.output;
