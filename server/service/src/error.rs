@@ -41,142 +41,11 @@ impl ServiceError {
         Self::new(Kind::NotFound, format!("there is no {what} '{}'", shown(id)))
     }
 
-    /// A service that has no previews.
-    pub(crate) fn no_previews() -> Self {
-        Self::new(Kind::Invalid, "this service has no previews").with_hint(
-            "server.preview_domain is the domain of their hosts; `sandbox port` forwards a port",
-        )
-    }
-
-    /// A cluster, where other nodes do not know the sandbox of a front end.
-    pub(crate) fn no_attached_previews() -> Self {
-        Self::new(Kind::Invalid, "in a cluster the ports of this sandbox have no previews")
-            .with_hint("POST /v1/sandboxes makes a sandbox that has some")
-    }
-
-    /// A service whose previews all need a token.
-    pub(crate) fn no_public_previews() -> Self {
-        Self::new(Kind::Policy, "previews of this service are not public")
-            .with_hint("server.public_ports allows it; without `public` requests send a token")
-    }
-
-    /// An execution left no file of this path.
-    pub fn file_not_found(path: &str) -> Self {
-        Self::new(Kind::NotFound, format!("there is no file '{path}'"))
-    }
-
     /// A path is not one of a file that can be read.
     pub fn file_refused(path: &str, problem: &str, kind: ErrorKind) -> Self {
         Self::new(kind.into(), format!("cannot read '{path}': {problem}"))
             .with_kind(kind)
             .with_hint("the list of files names those that can be read")
-    }
-
-    /// An execution keeps no files.
-    pub fn no_files(id: &str) -> Self {
-        Self::new(Kind::NotFound, format!("the execution {id} keeps no files"))
-    }
-
-    /// Files of an execution were kept, and are not there.
-    pub fn files_lost(id: &str) -> Self {
-        Self::new(Kind::NotFound, format!("the files of the execution {id} are not here any more"))
-            .with_hint("a backup of the database has results and no files")
-    }
-
-    /// An execution left more than an archive has.
-    pub fn too_many_files(id: &str, most: u64) -> Self {
-        let left = format!("the execution {id} left more than {most} files and directories");
-        Self::new(ErrorKind::TooManyFiles.into(), format!("{left}, the most for an archive"))
-            .with_hint("download its files one by one")
-    }
-
-    /// Files of an execution that has not ended.
-    pub fn not_ended(id: &str) -> Self {
-        Self::new(Kind::Conflict, format!("the execution {id} has not ended"))
-            .with_kind(ErrorKind::Busy)
-            .with_hint("wait for its end: its files are final then")
-    }
-
-    /// A key was used for another request.
-    pub fn key_reused() -> Self {
-        Self::new(Kind::KeyReused, "the idempotency key was used for another request")
-            .with_hint("use a new key for a new request")
-    }
-
-    /// The request of this key is just being accepted.
-    pub fn key_in_flight() -> Self {
-        Self::new(Kind::InFlight, "a request with this idempotency key is in flight")
-            .with_hint("repeat the request with the same key")
-            .after(SOON)
-    }
-
-    /// A sandbox of this name has another spec.
-    pub fn name_taken(name: &str) -> Self {
-        Self::new(Kind::Conflict, format!("a sandbox named '{name}' exists with a different spec"))
-            .with_hint("delete it first, or use another name")
-    }
-
-    /// Another node of the cluster has just created a sandbox of this name.
-    pub fn name_elsewhere(name: &str) -> Self {
-        let detail = format!("another node has just created a sandbox named '{name}'");
-        Self::new(Kind::Unavailable, detail).with_hint("ask again").after(SOON)
-    }
-
-    /// A sandbox of another node of the cluster.
-    pub fn sandbox_elsewhere(id: &str) -> Self {
-        let detail = format!("the sandbox {id} is at another node, which cannot be reached");
-        Self::new(Kind::Unavailable, detail).with_hint("try again later").after(SOON)
-    }
-
-    /// Another process of this user has a sandbox of this name.
-    pub fn name_in_use(name: &str) -> Self {
-        Self::new(Kind::Conflict, format!("another program has a sandbox named '{name}'"))
-            .with_hint("wait until that one is closed, or use another name")
-    }
-
-    /// A handle of an earlier generation.
-    pub fn stale_generation(id: &str, asked: u64) -> Self {
-        Self::new(Kind::Gone, format!("generation {asked} of the sandbox {id} is gone"))
-            .with_hint("its processes are gone and its files are kept: use it without a generation")
-    }
-
-    /// A sandbox that existed.
-    pub fn sandbox_gone(id: &str) -> Self {
-        Self::new(Kind::Gone, format!("the sandbox {id} is gone")).with_hint("create another one")
-    }
-
-    /// A sandbox without a container, of what needs the one that there was.
-    pub fn not_running(id: &str) -> Self {
-        Self::new(Kind::Gone, format!("the sandbox {id} is stopped, and its processes are gone"))
-            .with_hint("its files are kept: the next command or process starts it")
-    }
-
-    /// Something runs in a sandbox that is to be paused.
-    pub fn sandbox_in_use(id: &str) -> Self {
-        Self::new(Kind::Conflict, format!("a request in the sandbox {id} has not ended"))
-            .with_kind(ErrorKind::Busy)
-            .with_hint("pause it when its executions and file operations have ended")
-    }
-
-    /// As many sandboxes are paused as may be.
-    pub fn too_many_paused() -> Self {
-        let error = Self::new(Kind::QuotaExceeded, "no more sandboxes can be paused here");
-        error.with_hint("resume or delete another one; server.max_paused is the most")
-    }
-
-    /// A sandbox whose processes end with their commands.
-    pub fn keeps_no_processes() -> Self {
-        Self::new(Kind::Invalid, "the processes of this sandbox end with their commands")
-            .with_hint("create a sandbox whose spec has `\"processes\": \"kept\"`")
-    }
-
-    /// The subject has as many processes as it may, or as much of their output is kept as may be.
-    pub fn too_many_processes() -> Self {
-        Self::new(
-            Kind::QuotaExceeded,
-            "no more processes, or output that may be kept of them, are allowed here",
-        )
-        .with_hint("stop a process or delete a sandbox")
     }
 
     /// A sandbox has as many processes as it may, or a process as many readers.
@@ -192,52 +61,6 @@ impl ServiceError {
         )
     }
 
-    /// The stdin of a process is not open: it never was, or was closed.
-    pub fn no_stdin() -> Self {
-        Self::new(Kind::NoStdin, "the process has no open stdin")
-            .with_kind(ErrorKind::Conflict)
-            .with_hint("start it with `\"stdin\": true`")
-    }
-
-    /// A process has ended.
-    pub fn process_ended() -> Self {
-        Self::new(Kind::ProcessEnded, "the process has ended").with_kind(ErrorKind::Conflict)
-    }
-
-    /// A process does not read its stdin.
-    pub fn stdin_full() -> Self {
-        Self::new(Kind::StdinFull, "the process does not read its stdin")
-            .with_kind(ErrorKind::Busy)
-            .with_hint("write the rest later")
-            .after(SOON)
-    }
-
-    /// A process without a terminal.
-    pub fn no_terminal() -> Self {
-        Self::new(Kind::Conflict, "the process has no terminal").with_hint("start it with `pty`")
-    }
-
-    /// A port that the sandbox's spec does not open.
-    pub fn port_not_open(port: u16) -> Self {
-        Self::new(Kind::Policy, format!("the sandbox's spec does not list port {port}"))
-            .with_hint(format!("create a sandbox whose spec has `\"ports\": [{port}]`, or \"any\""))
-    }
-
-    /// Nothing in the sandbox accepts connections to a port.
-    pub fn port_closed(port: u16) -> Self {
-        let detail = format!("nothing in the sandbox accepts connections to port {port}");
-        Self::new(Kind::PortClosed, detail).with_kind(ErrorKind::NotFound).with_hint(
-            "a server listens on 127.0.0.1, ::1 or on all addresses; it may still be starting",
-        )
-    }
-
-    /// The subject asks too often.
-    pub fn too_fast(retry_after: Duration) -> Self {
-        Self::new(Kind::RateLimited, "too many requests")
-            .with_hint("try again later")
-            .after(retry_after)
-    }
-
     /// The subject has used what it may; there is more again after this time, if that is known.
     pub fn quota_exceeded(what: &str, retry_after: Option<Duration>) -> Self {
         let error = Self::new(Kind::QuotaExceeded, format!("the quota of {what} is used up"));
@@ -245,33 +68,6 @@ impl ServiceError {
             Some(time) => error.after(time),
             None => error.with_hint("delete what is not needed any more"),
         }
-    }
-
-    /// So many executions wait, and no more may.
-    pub fn full(queued: u64) -> Self {
-        Self::new(Kind::Full, format!("the queue is full: {queued} executions wait"))
-            .with_hint("try again later")
-            .after(SOON)
-    }
-
-    /// The requests that wait have as many bytes as they may.
-    pub fn full_of_bytes(most: ByteSize) -> Self {
-        let why = format!("the requests that wait may have {most} at one time");
-        Self::new(Kind::Full, format!("the queue is full: {why}"))
-            .with_hint("try again later")
-            .after(SOON)
-    }
-
-    /// The file system of the data directory has less left than its reserve.
-    pub fn disk_full(shortage: DiskShortage) -> Self {
-        let detail = format!("the server's disk has {shortage} left (limits.disk_reserve)");
-        Self::new(ErrorKind::DiskFull.into(), detail)
-            .with_hint("results and files that are deleted or expire make room")
-    }
-
-    /// The service is being shut down.
-    pub fn shutting_down() -> Self {
-        Self::new(Kind::Unavailable, "the service is being shut down").after(Duration::from_secs(5))
     }
 
     /// A member of a request, such as `inputs`, is invalid.
@@ -282,6 +78,13 @@ impl ServiceError {
     /// A member of a request asks for what this service does not allow.
     pub fn forbidden(field: &str, problem: impl Into<String>) -> Self {
         Self::of_member(Kind::Policy, field, problem.into())
+    }
+
+    /// A member of a request is a limit above its ceiling.
+    pub(crate) fn over_ceiling(field: &str, over: &OverCeiling) -> Self {
+        let OverCeiling { asked, ceiling, .. } = over;
+        let problem = format!("{asked} is more than {ceiling}, the most that is allowed here");
+        Self::invalid(field, problem).with_kind(ErrorKind::Policy)
     }
 
     fn of_member(kind: Kind, field: &str, problem: String) -> Self {
@@ -402,6 +205,168 @@ impl ServiceError {
     }
 }
 
+/// A constructor a row: the problem of the error, and its text; its kind, if that is not the one of the problem; the
+/// next step; when to try again. The texts have the arguments in braces.
+macro_rules! refusals {
+    ($(
+        $(#[$doc:meta])*
+        $vis:vis fn $name:ident($($argument:ident: $type:ty),*) = $problem:expr, $detail:literal
+        $(, kind $kind:ident)? $(, hint $hint:literal)? $(, after $time:expr)?;
+    )+) => {
+        impl ServiceError {
+            $(
+                $(#[$doc])*
+                $vis fn $name($($argument: $type),*) -> Self {
+                    Self::new($problem, format!($detail))
+                        $(.with_kind(ErrorKind::$kind))?
+                        $(.with_hint(format!($hint)))?
+                        $(.after($time))?
+                }
+            )+
+        }
+    };
+}
+
+refusals! {
+    /// A service that has no previews.
+    pub(crate) fn no_previews() = Kind::Invalid, "this service has no previews",
+        hint "server.preview_domain is the domain of their hosts; `sandbox port` forwards a port";
+
+    /// A cluster, where other nodes do not know the sandbox of a front end.
+    pub(crate) fn no_attached_previews() = Kind::Invalid,
+        "in a cluster the ports of this sandbox have no previews",
+        hint "POST /v1/sandboxes makes a sandbox that has some";
+
+    /// A service whose previews all need a token.
+    pub(crate) fn no_public_previews() = Kind::Policy, "previews of this service are not public",
+        hint "server.public_ports allows it; without `public` requests send a token";
+
+    /// An execution left no file of this path.
+    pub fn file_not_found(path: &str) = Kind::NotFound, "there is no file '{path}'";
+
+    /// An execution keeps no files.
+    pub fn no_files(id: &str) = Kind::NotFound, "the execution {id} keeps no files";
+
+    /// Files of an execution were kept, and are not there.
+    pub fn files_lost(id: &str) = Kind::NotFound,
+        "the files of the execution {id} are not here any more",
+        hint "a backup of the database has results and no files";
+
+    /// An execution left more than an archive has.
+    pub fn too_many_files(id: &str, most: u64) = ErrorKind::TooManyFiles.into(),
+        "the execution {id} left more than {most} files and directories, the most for an archive",
+        hint "download its files one by one";
+
+    /// Files of an execution that has not ended.
+    pub fn not_ended(id: &str) = Kind::Conflict, "the execution {id} has not ended",
+        kind Busy, hint "wait for its end: its files are final then";
+
+    /// A key was used for another request.
+    pub fn key_reused() = Kind::KeyReused, "the idempotency key was used for another request",
+        hint "use a new key for a new request";
+
+    /// The request of this key is just being accepted.
+    pub fn key_in_flight() = Kind::InFlight, "a request with this idempotency key is in flight",
+        hint "repeat the request with the same key", after SOON;
+
+    /// A sandbox of this name has another spec.
+    pub fn name_taken(name: &str) = Kind::Conflict,
+        "a sandbox named '{name}' exists with a different spec",
+        hint "delete it first, or use another name";
+
+    /// Another node of the cluster has just created a sandbox of this name.
+    pub fn name_elsewhere(name: &str) = Kind::Unavailable,
+        "another node has just created a sandbox named '{name}'", hint "ask again", after SOON;
+
+    /// A sandbox of another node of the cluster.
+    pub fn sandbox_elsewhere(id: &str) = Kind::Unavailable,
+        "the sandbox {id} is at another node, which cannot be reached",
+        hint "try again later", after SOON;
+
+    /// Another process of this user has a sandbox of this name.
+    pub fn name_in_use(name: &str) = Kind::Conflict,
+        "another program has a sandbox named '{name}'",
+        hint "wait until that one is closed, or use another name";
+
+    /// A handle of an earlier generation.
+    pub fn stale_generation(id: &str, asked: u64) = Kind::Gone,
+        "generation {asked} of the sandbox {id} is gone",
+        hint "its processes are gone and its files are kept: use it without a generation";
+
+    /// A sandbox that existed.
+    pub fn sandbox_gone(id: &str) = Kind::Gone, "the sandbox {id} is gone",
+        hint "create another one";
+
+    /// A sandbox without a container, of what needs the one that there was.
+    pub fn not_running(id: &str) = Kind::Gone,
+        "the sandbox {id} is stopped, and its processes are gone",
+        hint "its files are kept: the next command or process starts it";
+
+    /// Something runs in a sandbox that is to be paused.
+    pub fn sandbox_in_use(id: &str) = Kind::Conflict,
+        "a request in the sandbox {id} has not ended",
+        kind Busy, hint "pause it when its executions and file operations have ended";
+
+    /// As many sandboxes are paused as may be.
+    pub fn too_many_paused() = Kind::QuotaExceeded, "no more sandboxes can be paused here",
+        hint "resume or delete another one; server.max_paused is the most";
+
+    /// A sandbox whose processes end with their commands.
+    pub fn keeps_no_processes() = Kind::Invalid,
+        "the processes of this sandbox end with their commands",
+        hint "create a sandbox whose spec has `\"processes\": \"kept\"`";
+
+    /// The subject has as many processes as it may, or as much of their output is kept as may be.
+    pub fn too_many_processes() = Kind::QuotaExceeded,
+        "no more processes, or output that may be kept of them, are allowed here",
+        hint "stop a process or delete a sandbox";
+
+    /// The stdin of a process is not open: it never was, or was closed.
+    pub fn no_stdin() = Kind::NoStdin, "the process has no open stdin",
+        kind Conflict, hint "start it with `\"stdin\": true`";
+
+    /// A process has ended.
+    pub fn process_ended() = Kind::ProcessEnded, "the process has ended", kind Conflict;
+
+    /// A process does not read its stdin.
+    pub fn stdin_full() = Kind::StdinFull, "the process does not read its stdin",
+        kind Busy, hint "write the rest later", after SOON;
+
+    /// A process without a terminal.
+    pub fn no_terminal() = Kind::Conflict, "the process has no terminal", hint "start it with `pty`";
+
+    /// A port that the sandbox's spec does not open.
+    pub fn port_not_open(port: u16) = Kind::Policy, "the sandbox's spec does not list port {port}",
+        hint "create a sandbox whose spec has `\"ports\": [{port}]`, or \"any\"";
+
+    /// Nothing in the sandbox accepts connections to a port.
+    pub fn port_closed(port: u16) = Kind::PortClosed,
+        "nothing in the sandbox accepts connections to port {port}", kind NotFound,
+        hint "a server listens on 127.0.0.1, ::1 or on all addresses; it may still be starting";
+
+    /// The subject asks too often.
+    pub fn too_fast(retry_after: Duration) = Kind::RateLimited, "too many requests",
+        hint "try again later", after retry_after;
+
+    /// So many executions wait, and no more may.
+    pub fn full(queued: u64) = Kind::Full, "the queue is full: {queued} executions wait",
+        hint "try again later", after SOON;
+
+    /// The requests that wait have as many bytes as they may.
+    pub fn full_of_bytes(most: ByteSize) = Kind::Full,
+        "the queue is full: the requests that wait may have {most} at one time",
+        hint "try again later", after SOON;
+
+    /// The file system of the data directory has less left than its reserve.
+    pub fn disk_full(shortage: DiskShortage) = ErrorKind::DiskFull.into(),
+        "the server's disk has {shortage} left (limits.disk_reserve)",
+        hint "results and files that are deleted or expire make room";
+
+    /// The service is being shut down.
+    pub fn shutting_down() = Kind::Unavailable, "the service is being shut down",
+        after Duration::from_secs(5);
+}
+
 /// The kind of an error that is answered like this, unless it has another.
 const fn error_kind(kind: Kind) -> ErrorKind {
     match kind {
@@ -451,12 +416,7 @@ impl From<StoreError> for ServiceError {
 
 impl From<OverCeiling> for ServiceError {
     fn from(over: OverCeiling) -> Self {
-        let OverCeiling { key, asked, ceiling } = over;
-        let name = key.json_name();
-        let problem = format!("more than {ceiling}, the most that is allowed here");
-        Self::new(Kind::Invalid, format!("limits.{name}: {asked} is {problem}"))
-            .with_kind(ErrorKind::Policy)
-            .at(format!("#/limits/{name}"), problem)
+        Self::over_ceiling(&format!("limits.{}", over.key.json_name()), &over)
     }
 }
 

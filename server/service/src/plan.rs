@@ -11,8 +11,8 @@ use sandbox_api::service::{
     NetworkRequest, RequestSecrets,
 };
 use sandbox_api::{
-    Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, OverCeiling,
-    Ports, ProcessCommand, ProcessRequest, Processes, RootFs, SandboxSpec, Workload, image_matches,
+    Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, Ports,
+    ProcessCommand, ProcessRequest, Processes, RootFs, SandboxSpec, Workload, image_matches,
     is_image_reference,
 };
 use sandbox_dirfd::real_path;
@@ -134,9 +134,7 @@ pub(crate) fn plan_process(
     if let Some(stop_timeout) = process.command.stop_timeout
         && let Err(over) = (Limits { stop_timeout, ..ceiling.0 }).check(&ceiling)
     {
-        let OverCeiling { asked, ceiling, .. } = over;
-        let problem = format!("{asked} is more than {ceiling}, the most that is allowed here");
-        return Err(ServiceError::invalid("stop_timeout_ms", problem).with_kind(ErrorKind::Policy));
+        return Err(ServiceError::over_ceiling("stop_timeout_ms", &over));
     }
     Ok(ProcessCommand { scrollback, ..process })
 }
