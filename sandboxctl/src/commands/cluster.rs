@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sandbox_api::millis;
 use sandbox_api::service::{NodeState, NodeStatus, Time};
-use sandbox_store::{Cluster, Drain, NodeView, Store};
+use sandbox_store::{Cluster, Drain, Store};
 use serde::Serialize;
 
 use super::{Context, database};
@@ -31,7 +31,7 @@ pub fn cluster(context: &Context<'_>, command: &ClusterCommand) -> Result<u8, Er
         ClusterCommand::Forget { node, database } => {
             with_node(context, database, node, |cluster, node| {
                 // In the transaction too: it may have come back meanwhile.
-                if node.session.is_some() || !cluster.forget(&node.node)? {
+                if node.state != NodeState::Away || !cluster.forget(&node.node)? {
                     return Err(Error::usage("NODE", format!("{} has a session", node.node))
                         .with_hint("stop it first; `sandboxctl cluster drain` takes it out"));
                 }
@@ -48,7 +48,7 @@ fn with_node(
     context: &Context<'_>,
     database: &DatabaseArgs,
     name: &str,
-    change: impl FnOnce(&Cluster, &NodeView) -> Result<String, Error>,
+    change: impl FnOnce(&Cluster, &NodeStatus) -> Result<String, Error>,
 ) -> Result<(), Error> {
     let store = database::open(context, database)?;
     let cluster = cluster_of(&store)?;
@@ -62,7 +62,7 @@ fn cluster_of(store: &Store) -> Result<&Cluster, Error> {
 }
 
 /// The node with this id, or the only one with this name.
-fn find<'a>(nodes: &'a [NodeView], name: &str) -> Result<&'a NodeView, Error> {
+fn find<'a>(nodes: &'a [NodeStatus], name: &str) -> Result<&'a NodeStatus, Error> {
     if let Some(node) = nodes.iter().find(|node| node.node == name) {
         return Ok(node);
     }
@@ -91,7 +91,7 @@ fn status(context: &Context<'_>, database: &DatabaseArgs, json: bool) -> Result<
     let store = database::open(context, database)?;
     let cluster = cluster_of(&store)?;
     let identity = cluster.identity();
-    let nodes: Vec<_> = cluster.nodes()?.into_iter().map(NodeStatus::from).collect();
+    let nodes = cluster.nodes()?;
     let is_ready = nodes.iter().any(|node| node.state == NodeState::Ready);
     let digests = nodes.iter().filter_map(|node| node.config_digest.as_deref());
     let digests: std::collections::BTreeSet<_> = digests.collect();
@@ -139,45 +139,35 @@ fn listing(nodes: &[NodeStatus], now: Time, width: Option<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sandbox_store::NodeSession;
-
     use super::*;
 
-    fn view(node: &str, session: Option<(u32, bool)>, sandboxes: u64) -> NodeView {
+    fn node(node: &str, state: NodeState, running: u32, sandboxes: u64) -> NodeStatus {
         let (name, _) = node.split_once('-').unwrap();
-        NodeView {
+        let is_there = state != NodeState::Away;
+        NodeStatus {
             node: node.to_owned(),
             name: name.to_owned(),
-            drain: if session.is_some_and(|(_, drains)| drains) { Drain::Yes } else { Drain::No },
-            session: session.map(|(running, is_draining)| NodeSession {
-                id: 7,
-                node: node.to_owned(),
-                name: name.to_owned(),
-                address: format!("{name}:8471"),
-                certificate: [0; 32],
-                version: "0.1.0".to_owned(),
-                slots: 16,
-                running,
-                sandboxes: 0,
-                config_digest: "3f".to_owned(),
-                is_draining,
-                beat_age: Duration::from_millis(1200),
-            }),
-            last_seen: Time::from_unix_millis(0),
+            state,
+            address: is_there.then(|| format!("{name}:8471")),
+            version: is_there.then(|| "0.1.0".to_owned()),
+            running: is_there.then_some(running),
+            slots: is_there.then_some(16),
             sandboxes,
+            config_digest: is_there.then(|| "3f".to_owned()),
+            beat_age_ms: is_there.then_some(1200),
+            last_seen: Time::from_unix_millis(0),
         }
     }
 
     #[test]
     fn table_says_what_each_node_does() {
-        let views = [
-            view("m1-3f9c", Some((3, false)), 2),
-            view("m2-a1b2", Some((1, true)), 0),
-            view("m3-c3d4", Some((0, true)), 1),
-            view("m4-e5f6", Some((0, true)), 0),
-            view("m5-0718", None, 4),
+        let nodes = [
+            node("m1-3f9c", NodeState::Ready, 3, 2),
+            node("m2-a1b2", NodeState::Draining, 1, 0),
+            node("m3-c3d4", NodeState::Draining, 0, 1),
+            node("m4-e5f6", NodeState::Drained, 0, 0),
+            node("m5-0718", NodeState::Away, 0, 4),
         ];
-        let nodes: Vec<_> = views.into_iter().map(NodeStatus::from).collect();
         insta::assert_snapshot!(listing(&nodes, Time::from_unix_millis(3_600_000), None), @r"
         NODE     STATE     RUNNING  SLOTS  SANDBOXES  VERSION  ADDRESS  BEAT
         m1-3f9c  ready     3        16     2          0.1.0    m1:8471  1s
@@ -190,7 +180,7 @@ mod tests {
 
     #[test]
     fn node_is_named_by_its_id_or_by_a_name_that_no_other_has() {
-        let nodes = [view("m1-3f9c", None, 0), view("m1-a1b2", None, 0), view("m2-c3d4", None, 0)];
+        let nodes = ["m1-3f9c", "m1-a1b2", "m2-c3d4"].map(|id| node(id, NodeState::Away, 0, 0));
         for (name, found) in [("m1-a1b2", "m1-a1b2"), ("m2", "m2-c3d4")] {
             assert_eq!(find(&nodes, name).unwrap().node, found);
         }

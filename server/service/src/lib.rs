@@ -62,7 +62,7 @@ use tokio::task::{JoinError, JoinHandle};
 pub use admission::Submitted;
 pub use archive::Archive;
 pub use cluster::node::ClusterCounters;
-pub use cluster::place::{Location, Target};
+pub use cluster::place::Location;
 pub use config::{
     HostPolicy, IoPosture, KeptBounds, PreviewConfig, Quotas, RequestBounds, ServiceConfig,
 };
@@ -75,7 +75,9 @@ pub use preparation::{Preparation, Ready};
 pub use previews::PreviewHost;
 pub use sandbox_controller::artifacts::ArchiveFormat;
 pub use sandbox_controller::{CancelHandle, PoolStats, host_tools, permission};
-pub use sandbox_store::{ExecutionQuery, NewSession, NodeSession, SigningKey, StoredExecution};
+pub use sandbox_store::{
+    ExecutionQuery, NewSession, NodeSession, SigningKey, StoredExecution, Target,
+};
 pub use sandboxes::{
     CreatedSandbox, FileContent, FileWatch, InSandbox, KeptWriter, PortStream, ProcessFilter,
     SandboxQuery,

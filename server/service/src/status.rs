@@ -1,7 +1,7 @@
 //! What a service does now, for who administers it.
 
 use sandbox_api::millis;
-use sandbox_api::service::{NodeStatus, PoolStatus, ServiceStatus};
+use sandbox_api::service::{PoolStatus, ServiceStatus};
 use sandbox_controller::PoolStats;
 use sandbox_store::Cluster;
 
@@ -40,7 +40,7 @@ impl Service {
             sandboxes: core.kept.by_status(),
             subjects,
             more_subjects,
-            nodes: nodes.into_iter().map(NodeStatus::from).collect(),
+            nodes,
         })
     }
 }

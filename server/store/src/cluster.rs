@@ -6,8 +6,7 @@
 
 use std::time::Duration;
 
-use sandbox_api::millis;
-use sandbox_api::service::{NodeState, NodeStatus, SandboxStatus, Time};
+use sandbox_api::service::{NodeState, SandboxStatus, Time};
 
 use crate::executions::RecoveredExecution;
 use crate::sandboxes::SandboxRecord;
@@ -91,47 +90,32 @@ pub enum Drain {
     Evict,
 }
 
-/// A node, whether it is there or not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeView {
-    /// Its id.
-    pub node: String,
-    /// Its name for people.
-    pub name: String,
-    /// Whether it takes nothing new.
-    pub drain: Drain,
-    /// Its session, while it has one.
-    pub session: Option<NodeSession>,
-    /// When it was last there.
-    pub last_seen: Time,
-    /// The kept sandboxes that it has.
-    pub sandboxes: u64,
-}
-
-impl From<NodeView> for NodeStatus {
-    fn from(view: NodeView) -> Self {
-        let NodeView { node, name, drain, session, last_seen, sandboxes } = view;
-        let state = match (&session, drain) {
-            (None, _) => NodeState::Away,
-            (Some(_), Drain::No) => NodeState::Ready,
-            (Some(session), _) if session.running == 0 && sandboxes == 0 => NodeState::Drained,
-            (Some(_), _) => NodeState::Draining,
-        };
-        let session = session.as_ref();
-        Self {
-            node,
-            name,
-            state,
-            address: session.map(|it| it.address.clone()),
-            version: session.map(|it| it.version.clone()),
-            running: session.map(|it| it.running),
-            slots: session.map(|it| it.slots),
-            sandboxes,
-            config_digest: session.map(|it| it.config_digest.clone()),
-            beat_age_ms: session.map(|it| millis(it.beat_age)),
-            last_seen,
+impl NodeSession {
+    /// What its node does, which has so many kept sandboxes.
+    pub(crate) const fn state(&self, sandboxes: u64) -> NodeState {
+        match self.is_draining {
+            false => NodeState::Ready,
+            true if self.running == 0 && sandboxes == 0 => NodeState::Drained,
+            true => NodeState::Draining,
         }
     }
+}
+
+/// What a request is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// An execution, as long as it runs: everything else of it is in the store.
+    Execution(String),
+    /// The files that an execution left.
+    Files(String),
+    /// A kept sandbox.
+    Sandbox(String),
+    /// The kept sandbox of this name.
+    SandboxNamed(String),
+    /// What an agent of the subject has.
+    Workspace,
+    /// Nothing that is somewhere.
+    Here,
 }
 
 /// Where something is.
@@ -245,4 +229,31 @@ pub enum Wake {
     Changed(String),
     /// Some were lost, or there may have been some.
     Missed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_is_drained_when_nothing_of_it_is_left() {
+        let session = |running, is_draining| NodeSession {
+            id: 7,
+            node: "m1-3f9c".to_owned(),
+            name: "m1".to_owned(),
+            address: "m1:8471".to_owned(),
+            certificate: [0; 32],
+            version: "0.1.0".to_owned(),
+            slots: 16,
+            running,
+            sandboxes: 0,
+            config_digest: "3f".to_owned(),
+            is_draining,
+            beat_age: Duration::from_millis(1200),
+        };
+        assert_eq!(session(3, false).state(2), NodeState::Ready);
+        assert_eq!(session(1, true).state(0), NodeState::Draining);
+        assert_eq!(session(0, true).state(1), NodeState::Draining);
+        assert_eq!(session(0, true).state(0), NodeState::Drained);
+    }
 }

@@ -63,8 +63,8 @@ use std::time::Duration;
 use sandbox_api::service::Time;
 
 pub use cluster::{
-    Beat, Claimed, Claims, ClusterIdentity, Drain, Holdings, NewSession, NodeSession, NodeView,
-    OrphanedExecution, Place, Progress, SandboxElsewhere, SubjectCounts, Wake,
+    Beat, Claimed, Claims, ClusterIdentity, Drain, Holdings, NewSession, NodeSession,
+    OrphanedExecution, Place, Progress, SandboxElsewhere, SubjectCounts, Target, Wake,
 };
 pub use error::StoreError;
 pub use executions::{

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::{SandboxStatus, Subject, Time};
-use sandbox_store::{Cluster, NodeSession, Place, StoreError};
+use sandbox_store::{Cluster, NodeSession, Place, StoreError, Target};
 
 use super::node::{ClusterCounters, Node};
 use crate::error::ServiceError;
@@ -13,23 +13,6 @@ use crate::service::Service;
 
 /// How old what is known of the sessions may be.
 const SESSIONS_AGE: Duration = Duration::from_secs(1);
-
-/// What a request is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    /// An execution, as long as it runs: everything else of it is in the store.
-    Execution(String),
-    /// The files that an execution left.
-    Files(String),
-    /// A kept sandbox.
-    Sandbox(String),
-    /// The kept sandbox of this name.
-    SandboxNamed(String),
-    /// What an agent of the subject has.
-    Workspace,
-    /// Nothing that is somewhere.
-    Here,
-}
 
 /// Where a request is to be handled.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,9 +29,6 @@ pub enum Location {
         retry_after: Duration,
     },
 }
-
-/// How the store finds where something of a subject is.
-type FindPlace = fn(&Cluster, &Subject, &str) -> Result<Place, StoreError>;
 
 impl Node {
     /// The sessions that are alive, as of a moment ago.
@@ -127,22 +107,19 @@ impl Service {
     ) -> Result<Location, ServiceError> {
         let core = &self.core;
         let Some(node) = &core.node else { return Ok(Location::Here) };
-        let (of, own) = (subject.clone(), node.settings.node.clone());
-        let (find, id): (FindPlace, _) = match target.clone() {
-            Target::Here => return Ok(Location::Here),
-            Target::Execution(id) | Target::Files(id) if core.find_live(subject, &id).is_some() => {
-                return Ok(Location::Here);
-            }
-            Target::Sandbox(id) if core.kept.find(subject, &id).is_ok() => {
-                return Ok(Location::Here);
-            }
-            Target::Execution(id) => (Cluster::place_of_execution, id),
-            Target::Files(id) => (Cluster::place_of_files, id),
-            Target::Sandbox(id) => (Cluster::place_of_sandbox, id),
-            Target::SandboxNamed(name) => (Cluster::place_of_name, name),
-            Target::Workspace => (Cluster::place_of_workspace, own.clone()),
+        let is_here = match target {
+            Target::Here => true,
+            Target::Execution(id) | Target::Files(id) => core.find_live(subject, id).is_some(),
+            Target::Sandbox(id) => core.kept.find(subject, id).is_ok(),
+            Target::SandboxNamed(_) | Target::Workspace => false,
         };
-        let (at, session) = match node.call(move |cluster| find(cluster, &of, &id)).await? {
+        if is_here {
+            return Ok(Location::Here);
+        }
+        let own = &node.settings.node;
+        let (of, asked, here) = (subject.clone(), target.clone(), own.clone());
+        let found = node.call(move |cluster| cluster.place(&of, &asked, &here)).await?;
+        let (at, session) = match found {
             Place::Nowhere => return Ok(Location::Here),
             // The store answers for one that does not run.
             Place::Node { session: None, .. } if matches!(target, Target::Execution(_)) => {
@@ -152,7 +129,7 @@ impl Service {
         };
         // A name that no sandbox has yet is here too; for one in use the answer names the node.
         let is_name = matches!(target, Target::SandboxNamed(_));
-        if at == own && !is_name {
+        if at == *own && !is_name {
             return Ok(Location::Here);
         }
         let found = match session {

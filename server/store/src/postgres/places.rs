@@ -5,13 +5,13 @@ use tokio_postgres::Row;
 
 use super::Cluster;
 use super::parameters::{Parameters, bind, one, own};
-use crate::cluster::{Place, SandboxElsewhere};
+use crate::cluster::{Place, SandboxElsewhere, Target};
 use crate::error::StoreError;
 use crate::row::Columns as _;
 use crate::sandboxes::{COLUMNS, SandboxRecord};
 
 impl Cluster {
-    fn place(&self, found: &str, parameters: Parameters<'_>) -> Result<Place, StoreError> {
+    fn find_place(&self, found: &str, parameters: Parameters<'_>) -> Result<Place, StoreError> {
         let statement = format!(
             "SELECT found.node, s.id FROM ({found}) found \
              LEFT JOIN LATERAL (SELECT id FROM sessions WHERE node = found.node ORDER BY id DESC LIMIT 1) s \
@@ -23,66 +23,45 @@ impl Cluster {
         Ok(place.unwrap_or(Place::Nowhere))
     }
 
-    /// Where an execution is claimed or runs.
+    /// Where the target of a request of a subject is. What an agent has is at this node, if it is at none yet.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn place_of_execution(&self, subject: &Subject, id: &str) -> Result<Place, StoreError> {
-        self.place(
-            "SELECT node FROM executions \
-             WHERE id = $1 AND subject = $2 AND session IS NOT NULL AND ended_at IS NULL",
-            &[bind(&id), bind(&subject.as_str())],
-        )
+    pub fn place(
+        &self,
+        subject: &Subject,
+        target: &Target,
+        node: &str,
+    ) -> Result<Place, StoreError> {
+        let (found, id) = match target {
+            Target::Here => return Ok(Place::Nowhere),
+            Target::Workspace => return self.place_of_workspace(subject, node),
+            Target::Execution(id) => (
+                "SELECT node FROM executions \
+                 WHERE id = $1 AND subject = $2 AND session IS NOT NULL AND ended_at IS NULL",
+                id,
+            ),
+            Target::Files(id) => (
+                "SELECT node FROM executions WHERE id = $1 AND subject = $2 AND node IS NOT NULL \
+                 AND (ended_at IS NULL OR stored_bytes > octet_length(document))",
+                id,
+            ),
+            Target::Sandbox(id) => {
+                ("SELECT node FROM sandboxes WHERE id = $1 AND subject = $2", id)
+            }
+            Target::SandboxNamed(name) => {
+                ("SELECT node FROM sandboxes WHERE name = $1 AND subject = $2", name)
+            }
+        };
+        self.find_place(found, &[bind(id), bind(&subject.as_str())])
     }
 
-    /// Where the files of an execution are, or will be.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn place_of_files(&self, subject: &Subject, id: &str) -> Result<Place, StoreError> {
-        self.place(
-            "SELECT node FROM executions WHERE id = $1 AND subject = $2 AND node IS NOT NULL \
-             AND (ended_at IS NULL OR stored_bytes > octet_length(document))",
-            &[bind(&id), bind(&subject.as_str())],
-        )
-    }
-
-    /// Where a kept sandbox is.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn place_of_sandbox(&self, subject: &Subject, id: &str) -> Result<Place, StoreError> {
-        self.place(
-            "SELECT node FROM sandboxes WHERE id = $1 AND subject = $2",
-            &[bind(&id), bind(&subject.as_str())],
-        )
-    }
-
-    /// Where the kept sandbox of a name is.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn place_of_name(&self, subject: &Subject, name: &str) -> Result<Place, StoreError> {
-        self.place(
-            "SELECT node FROM sandboxes WHERE subject = $1 AND name = $2",
-            &[bind(&subject.as_str()), bind(&name)],
-        )
-    }
-
-    /// Where an agent of a subject has its sandbox and files: at this node, if it has none yet.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn place_of_workspace(&self, subject: &Subject, node: &str) -> Result<Place, StoreError> {
+    fn place_of_workspace(&self, subject: &Subject, node: &str) -> Result<Place, StoreError> {
         let found = "SELECT node FROM workspaces WHERE subject = $1";
         let of = subject.as_str();
         let parameters: Parameters<'_> = &[bind(&of)];
-        let place = self.place(found, parameters)?;
+        let place = self.find_place(found, parameters)?;
         if place != Place::Nowhere {
             return Ok(place);
         }
@@ -91,7 +70,7 @@ impl Cluster {
             "INSERT INTO workspaces (subject, node) VALUES ($1, $2) ON CONFLICT DO NOTHING";
         let writer = self.database.writer_of(subject.as_str());
         self.database.change(writer, statement, new, |_| Ok(()))?;
-        self.place(found, parameters)
+        self.find_place(found, parameters)
     }
 
     /// The kept sandboxes of a subject at other nodes than this one, the latest first.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use sandbox_api::service::Time;
+use sandbox_api::millis;
+use sandbox_api::service::{NodeState, NodeStatus, Time};
 use tokio_postgres::Row;
 
 use super::Cluster;
 use super::parameters::{bind, one};
-use crate::cluster::{Beat, Drain, NewSession, NodeSession, NodeView};
+use crate::cluster::{Beat, Drain, NewSession, NodeSession};
 use crate::error::StoreError;
 use crate::row::Columns as _;
 
@@ -125,29 +126,30 @@ impl Cluster {
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn nodes(&self) -> Result<Vec<NodeView>, StoreError> {
-        let mut sessions = self.sessions()?;
-        let rows = self.database.query(
-            "SELECT id, name, draining, \
+    pub fn nodes(&self) -> Result<Vec<NodeStatus>, StoreError> {
+        let sessions = self.sessions()?;
+        let statement = "SELECT id, name, \
              coalesce((SELECT (extract(epoch FROM max(beat_at)) * 1000)::bigint FROM sessions \
                 WHERE node = nodes.id), last_seen) AS last_seen, \
              (SELECT count(*) FROM sandboxes WHERE node = nodes.id) AS sandboxes \
-             FROM nodes ORDER BY name, id",
-            &[],
-        )?;
-        let view = |row: &Row| {
-            let node: String = row.try_get("id")?;
-            let session = sessions.iter().rposition(|session| session.node == node);
-            Ok(NodeView {
-                session: session.map(|at| sessions.swap_remove(at)),
+             FROM nodes ORDER BY name, id";
+        self.database.all(statement, &[], |row| {
+            let (node, sandboxes): (String, _) = (row.try_get("id")?, row.count("sandboxes")?);
+            let session = sessions.iter().rfind(|session| session.node == node);
+            Ok(NodeStatus {
                 node,
                 name: row.try_get("name")?,
-                drain: drain(row.try_get("draining")?),
+                state: session.map_or(NodeState::Away, |it| it.state(sandboxes)),
+                address: session.map(|it| it.address.clone()),
+                version: session.map(|it| it.version.clone()),
+                running: session.map(|it| it.running),
+                slots: session.map(|it| it.slots),
+                sandboxes,
+                config_digest: session.map(|it| it.config_digest.clone()),
+                beat_age_ms: session.map(|it| millis(it.beat_age)),
                 last_seen: row.time("last_seen")?,
-                sandboxes: row.count("sandboxes")?,
             })
-        };
-        rows.iter().map(view).collect()
+        })
     }
 
     /// Lets a node take new work, or none. Whether there is one.
