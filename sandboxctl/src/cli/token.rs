@@ -264,8 +264,8 @@ mod tests {
     #[test]
     fn token_is_named_by_its_id_or_by_itself() {
         let new = Token::generate();
-        for text in [new.id.clone(), new.id.to_uppercase(), new.token.expose()] {
-            assert_eq!(token_id(&text), Ok(new.id.clone()));
+        for text in [new.id().to_owned(), new.id().to_uppercase(), new.expose()] {
+            assert_eq!(token_id(&text), Ok(new.id().to_owned()));
         }
         for odd in ["", "sbx_", "5f0c7a1be2d4058", "5f0c7a1be2d4058g"] {
             assert!(token_id(odd).is_err(), "{odd}");

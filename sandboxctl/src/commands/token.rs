@@ -164,10 +164,10 @@ pub fn create(
 }
 
 fn new(subject: Subject, scopes: Vec<String>, now: Time, expires: Expiry) -> (TokenRecord, Token) {
-    let new = Token::generate();
+    let token = Token::generate();
     let record = TokenRecord {
-        id: new.id,
-        hash: new.hash,
+        id: token.id().to_owned(),
+        hash: token.hash(),
         subject,
         scopes,
         created_at: now,
@@ -175,7 +175,7 @@ fn new(subject: Subject, scopes: Vec<String>, now: Time, expires: Expiry) -> (To
         revoked_at: None,
         last_used_at: None,
     };
-    (record, new.token)
+    (record, token)
 }
 
 /// A token that replaces another one.

@@ -1,7 +1,5 @@
 //! Callers and their scopes.
 
-use std::str::FromStr;
-
 use sandbox_api::service::Subject;
 
 sandbox_api::words! {
@@ -16,19 +14,6 @@ sandbox_api::words! {
         Sandboxes = "sandboxes",
         /// Everything, and the server's own figures.
         Admin = "admin",
-    }
-}
-
-/// A text is no [`Scope`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown scope '{0}': use executions:write, executions:read, sandboxes or admin")]
-pub struct UnknownScope(pub String);
-
-impl FromStr for Scope {
-    type Err = UnknownScope;
-
-    fn from_str(name: &str) -> Result<Self, UnknownScope> {
-        Self::from_word(name).ok_or_else(|| UnknownScope(name.chars().take(64).collect()))
     }
 }
 

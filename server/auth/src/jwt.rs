@@ -38,32 +38,6 @@ pub struct JwtConfig {
     pub secret_file: Option<PathBuf>,
 }
 
-/// Keys cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JwtError {
-    /// A file cannot be used.
-    #[error(transparent)]
-    File(#[from] KeyFileError),
-    /// There is neither a key set nor a secret.
-    #[error("tokens of {issuer} cannot be checked without a key")]
-    NoKey {
-        /// The issuer.
-        issuer: String,
-    },
-}
-
-impl JwtError {
-    /// The next step, where there is one.
-    #[must_use]
-    pub const fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::File(error) => error.hint(),
-            Self::NoKey { .. } => Some("name its key set, or a secret: jwks_file, secret_file"),
-        }
-    }
-}
-
 /// Why a token is refused. For the audit: the caller learns no reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JwtRefusal {
@@ -141,8 +115,8 @@ impl JwtKeys {
     ///
     /// # Errors
     ///
-    /// [`JwtError`] if a file cannot be used, or if there is no key.
-    pub fn read(config: &JwtConfig) -> Result<Self, JwtError> {
+    /// [`KeyFileError`] if a file cannot be used, or if there is no key.
+    pub fn read(config: &JwtConfig) -> Result<Self, KeyFileError> {
         let mut keys = Vec::new();
         if let Some(path) = &config.jwks_file {
             keys = key_set(path)?;
@@ -151,13 +125,13 @@ impl JwtKeys {
             let secret = read(path, Readers::OwnerAlone)?;
             let secret = secret.strip_suffix(b"\n").unwrap_or(&secret);
             if secret.len() < MIN_SECRET_BYTES {
-                return Err(KeyFileError::ShortSecret { path: path.clone() }.into());
+                return Err(KeyFileError::ShortSecret { path: path.clone() });
             }
             let key = DecodingKey::from_secret(secret);
             keys.push(Key { id: None, algorithm: Algorithm::HS256, key });
         }
         if keys.is_empty() {
-            return Err(JwtError::NoKey { issuer: config.issuer.clone() });
+            return Err(KeyFileError::NoKey { issuer: config.issuer.clone() });
         }
         let (issuer, audience) = (config.issuer.clone(), config.audience.clone());
         Ok(Self(Arc::new(Keys { keys, issuer, audience })))
@@ -178,7 +152,7 @@ impl JwtKeys {
         let one = scope.iter().flat_map(|scope| scope.split_whitespace());
         let named = one.chain(scopes.iter().flatten().map(String::as_str));
         // The issuer's tokens have scopes of other services too.
-        let mut scopes: Vec<Scope> = named.filter_map(|name| name.parse().ok()).collect();
+        let mut scopes: Vec<Scope> = named.filter_map(Scope::from_word).collect();
         scopes.sort_unstable();
         scopes.dedup();
         Ok(Caller { subject, scopes })

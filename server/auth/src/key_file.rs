@@ -12,7 +12,7 @@ pub const MAX_KEY_FILE_BYTES: u64 = 1 << 20;
 /// The shortest secret of HS256: as long as its digest.
 pub const MIN_SECRET_BYTES: usize = 32;
 
-/// A key file cannot be used.
+/// A key file cannot be used, or there is none.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyFileError {
@@ -51,6 +51,12 @@ pub enum KeyFileError {
         /// What is wrong.
         detail: String,
     },
+    /// There is neither a key set nor a secret of an issuer.
+    #[error("tokens of {issuer} cannot be checked without a key")]
+    NoKey {
+        /// The issuer.
+        issuer: String,
+    },
 }
 
 impl KeyFileError {
@@ -63,6 +69,7 @@ impl KeyFileError {
             Self::KeySet { .. } => Some(
                 "each key has `kid`, `alg` (RS256, ES256 or EdDSA) and the public parts of its kind",
             ),
+            Self::NoKey { .. } => Some("name its key set, or a secret: jwks_file, secret_file"),
             Self::Read { .. } | Self::TooLarge { .. } => None,
         }
     }

@@ -13,15 +13,15 @@ mod peer;
 mod session;
 mod token;
 
-pub use caller::{Caller, Scope, UnknownScope};
+pub use caller::{Caller, Scope};
 pub use failures::{Failures, network};
-pub use jwt::{JwtConfig, JwtError, JwtKeys, JwtRefusal, MAX_JWT_BYTES};
+pub use jwt::{JwtConfig, JwtKeys, JwtRefusal, MAX_JWT_BYTES};
 pub use key_file::{KeyFileError, MAX_KEY_FILE_BYTES, MIN_SECRET_BYTES, read_private};
 pub use peer::{FORWARDED, ForwardKey, ForwardRefusal, ForwardVerifier, Receiver};
 pub use session::{
     MAX_SESSION_TOKEN_BYTES, SIGN_IN_CODE_VALIDITY, Session, SessionKey, SignInCodes,
 };
-pub use token::{NewToken, StoredToken, TOKEN_PREFIX, Token, TokenRefusal, is_equal};
+pub use token::{StoredToken, TOKEN_PREFIX, Token, TokenRefusal, is_equal};
 
 /// The caller at the other end of a socket: the server's own user has every scope, others have
 /// none.

@@ -148,7 +148,7 @@ impl ForwardVerifier {
         let subject = BASE64.decode(subject).ok().and_then(|name| String::from_utf8(name).ok());
         let subject = subject.and_then(|name| Subject::new(name).ok()).ok_or(Malformed)?;
         // A scope that this version does not know gives nothing.
-        let scopes = scopes.split(',').filter_map(|name| name.parse::<Scope>().ok()).collect();
+        let scopes = scopes.split(',').filter_map(Scope::from_word).collect();
 
         self.forget_expired(now);
         if self.seen.len() >= MAX_SEEN {

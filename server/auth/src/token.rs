@@ -22,17 +22,6 @@ pub struct Token {
     secret: String,
 }
 
-/// A token that was just made.
-#[derive(Debug, Clone)]
-pub struct NewToken {
-    /// Its id, which is not a secret.
-    pub id: String,
-    /// The digest of its secret, to store.
-    pub hash: [u8; 32],
-    /// The token itself, to show once.
-    pub token: Token,
-}
-
 /// What is stored of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredToken {
@@ -68,9 +57,8 @@ pub enum TokenRefusal {
 impl Token {
     /// Makes a token.
     #[must_use]
-    pub fn generate() -> NewToken {
-        let token = Self { id: random_hex::<ID_BYTES>(), secret: random_hex::<SECRET_BYTES>() };
-        NewToken { id: token.id.clone(), hash: token.hash(), token }
+    pub fn generate() -> Self {
+        Self { id: random_hex::<ID_BYTES>(), secret: random_hex::<SECRET_BYTES>() }
     }
 
     /// Reads a token; `None` if the text has not the form of one.
@@ -102,7 +90,9 @@ impl Token {
         format!("{HEX_PREFIX}{}{}", self.id, self.secret)
     }
 
-    fn hash(&self) -> [u8; 32] {
+    /// The digest of its secret, to store.
+    #[must_use]
+    pub fn hash(&self) -> [u8; 32] {
         Sha256::digest(&self.secret).into()
     }
 
@@ -145,9 +135,9 @@ pub fn is_equal(one: &[u8], other: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn stored(new: &NewToken) -> StoredToken {
+    fn stored(new: &Token) -> StoredToken {
         StoredToken {
-            hash: new.hash,
+            hash: new.hash(),
             subject: Subject::new("ci").unwrap(),
             scopes: vec![Scope::ExecutionsRead],
             expires_at: Some(Time::from_unix_millis(1_000)),
@@ -158,8 +148,8 @@ mod tests {
     #[test]
     fn token_is_valid_until_it_expires_or_is_revoked() {
         let new = Token::generate();
-        let token = Token::parse(&new.token.expose()).unwrap();
-        assert_eq!((token.id(), &token), (new.id.as_str(), &new.token));
+        let token = Token::parse(&new.expose()).unwrap();
+        assert_eq!(token, new);
         let stored = stored(&new);
         let at = Time::from_unix_millis;
         let caller = token.check(Some(&stored), at(999)).unwrap();
@@ -169,14 +159,14 @@ mod tests {
         assert_eq!(token.check(Some(&revoked), at(2)), Err(TokenRefusal::Revoked));
         assert_eq!(token.check(None, at(2)), Err(TokenRefusal::Unknown));
         // Another secret under the same id, also of a revoked token.
-        let other = Token { secret: Token::generate().token.secret, ..token };
+        let other = Token { secret: Token::generate().secret, ..token };
         assert_eq!(other.check(Some(&stored), at(2)), Err(TokenRefusal::WrongSecret));
         assert_eq!(other.check(Some(&revoked), at(2)), Err(TokenRefusal::WrongSecret));
     }
 
     #[test]
     fn malformed_token_is_rejected() {
-        let whole = Token::generate().token.expose();
+        let whole = Token::generate().expose();
         let upper = whole.to_uppercase();
         let long = format!("{whole}0");
         for text in
@@ -188,7 +178,7 @@ mod tests {
 
     #[test]
     fn both_spellings_are_the_same_token() {
-        let token = Token::generate().token;
+        let token = Token::generate();
         let other = token.expose_as_e2b();
         assert!(other.strip_prefix("e2b_").unwrap().bytes().all(|it| it.is_ascii_hexdigit()));
         assert_eq!(Token::parse(&other), Some(token.clone()));
@@ -204,6 +194,6 @@ mod tests {
     fn debug_shows_no_secret() {
         let new = Token::generate();
         let text = format!("{new:?}");
-        assert!(!text.contains(&new.token.secret) && text.contains(&new.id), "{text}");
+        assert!(!text.contains(&new.secret) && text.contains(&new.id), "{text}");
     }
 }

@@ -8,7 +8,9 @@ use futures_util::future::BoxFuture;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use sandbox_api::service::Time;
-use sandbox_auth::{Failures, JwtConfig, JwtError, JwtKeys, StoredToken, Token, local_caller};
+use sandbox_auth::{
+    Failures, JwtConfig, JwtKeys, KeyFileError, Scope, StoredToken, Token, local_caller,
+};
 use sandbox_http::{Authenticate, Caller, Peer, Unauthenticated as Refused};
 use sandbox_store::{Store, StoreError, TokenRecord};
 
@@ -38,8 +40,8 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// [`JwtError`].
-    pub fn new(policy: Policy, store: Store, jwt: Option<JwtConfig>) -> Result<Self, JwtError> {
+    /// [`KeyFileError`].
+    pub fn new(policy: Policy, store: Store, jwt: Option<JwtConfig>) -> Result<Self, KeyFileError> {
         let keys = RwLock::new(jwt.as_ref().map(JwtKeys::read).transpose()?);
         let own_uid = rustix::process::geteuid().as_raw();
         Ok(Self { policy, own_uid, store, jwt, keys, failures: Mutex::default() })
@@ -49,8 +51,8 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// [`JwtError`].
-    pub fn reload(&self) -> Result<(), JwtError> {
+    /// [`KeyFileError`].
+    pub fn reload(&self) -> Result<(), KeyFileError> {
         let keys = self.jwt.as_ref().map(JwtKeys::read).transpose()?;
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
         Ok(())
@@ -192,7 +194,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
 fn stored(record: TokenRecord) -> StoredToken {
     let TokenRecord { hash, subject, scopes, expires_at, revoked_at, .. } = record;
     // A scope that this version does not know gives nothing.
-    let scopes = scopes.iter().filter_map(|name| name.parse().ok()).collect();
+    let scopes = scopes.iter().filter_map(|name| Scope::from_word(name)).collect();
     StoredToken { hash, subject, scopes, expires_at, revoked_at }
 }
 
@@ -204,8 +206,7 @@ mod tests {
 
     use hyper::header::HeaderValue;
     use sandbox_api::service::Subject;
-    use sandbox_auth::{LOCAL_SUBJECT, NewToken};
-    use sandbox_http::Scope;
+    use sandbox_auth::LOCAL_SUBJECT;
 
     use super::*;
 
@@ -221,10 +222,10 @@ mod tests {
         Peer::Tcp(SocketAddr::from(([192, 0, 2, 1], 1234)))
     }
 
-    fn record(new: &NewToken) -> TokenRecord {
+    fn record(new: &Token) -> TokenRecord {
         TokenRecord {
-            id: new.id.clone(),
-            hash: new.hash,
+            id: new.id().to_owned(),
+            hash: new.hash(),
             subject: Subject::new("ci").unwrap(),
             scopes: vec!["executions:write".to_owned(), "of-a-later-version".to_owned()],
             created_at: Time::now(),
@@ -244,7 +245,7 @@ mod tests {
         store.create_token(record(&new)).unwrap();
         assert!(access.knows_tokens().unwrap());
 
-        let bearer = headers(&[&format!("bearer {}", new.token.expose())]);
+        let bearer = headers(&[&format!("bearer {}", new.expose())]);
         let caller = access.authenticate(&bearer, tcp()).await.unwrap();
         assert_eq!(
             (caller.subject.as_str(), &*caller.scopes),
@@ -258,7 +259,7 @@ mod tests {
             let refused = access.authenticate(&headers, peer).await.unwrap_err();
             assert_eq!(refused, Refused::Missing);
         }
-        store.revoke_token(&new.id, Time::now()).unwrap();
+        store.revoke_token(new.id(), Time::now()).unwrap();
         assert!(access.authenticate(&bearer, tcp()).await.is_err());
     }
 
@@ -277,7 +278,7 @@ mod tests {
         assert!(matches!(refusals[0], Refused::Invalid { .. }), "{refusals:?}");
         assert!(matches!(refusals[29], Refused::TooMany { .. }), "{refusals:?}");
         // Others there may have valid tokens.
-        let valid = headers(&[&format!("Bearer {}", new.token.expose())]);
+        let valid = headers(&[&format!("Bearer {}", new.expose())]);
         assert_eq!(access.authenticate(&valid, tcp()).await.unwrap().subject.as_str(), "ci");
         // What is no credential, such as a wrong code, counts as well.
         let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 3], 1)));

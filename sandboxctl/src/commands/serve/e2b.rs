@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn developer_gets_all_that_an_sdk_needs() {
-        let token = Token::generate().token;
+        let token = Token::generate();
         let text = next_steps("http://127.0.0.1:8470", &token);
         assert!(text.contains("E2B_API_URL=http://127.0.0.1:8470/e2b "), "{text}");
         assert!(text.contains("E2B_SANDBOX_URL=http://127.0.0.1:8470/e2b\n"), "{text}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandbox_api::process::SCROLLBACKS;
 use sandbox_api::{ByteSize, Injection, SandboxSpec};
-use sandbox_auth::{JwtConfig, JwtError, JwtKeys};
+use sandbox_auth::{JwtConfig, JwtKeys, KeyFileError};
 use sandbox_controller::{Config, NAMES_DIR, PoolConfig};
 use sandbox_env::Environment;
 use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata, Tls, TlsError};
@@ -287,7 +287,7 @@ pub fn load_tls((certificate, key): &(PathBuf, PathBuf)) -> Result<Tls, Error> {
 }
 
 /// The refusal of the keys of an issuer.
-pub fn refused_keys(error: &JwtError) -> Error {
+pub fn refused_keys(error: &KeyFileError) -> Error {
     Error::usage("server.jwt", causes(error)).with_hint_of(error.hint())
 }
 
