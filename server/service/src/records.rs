@@ -12,7 +12,6 @@ use sandbox_store::{
     StoreError, StoredEvent, StoredExecution,
 };
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::ServiceError;
@@ -214,33 +213,14 @@ impl Records {
         }
     }
 
-    pub async fn update_sandbox(
-        &self,
-        id: &str,
-        generation: u64,
-        last_used_at: Time,
-    ) -> Result<(), ServiceError> {
-        let of = id.to_owned();
-        self.change_kept(id, move |store| store.update_sandbox(&of, generation, last_used_at)).await
-    }
-
+    /// Changes a sandbox that is stored.
     pub async fn change_sandbox(
         &self,
         id: &str,
-        expires_at: Option<Time>,
-        metadata: Option<Map<String, Value>>,
+        change: impl FnOnce(&Store, &str) -> Result<(), StoreError> + Send + 'static,
     ) -> Result<(), ServiceError> {
         let of = id.to_owned();
-        self.change_kept(id, move |store| store.change_sandbox(&of, expires_at, metadata)).await
-    }
-
-    /// Changes a sandbox that is stored.
-    async fn change_kept(
-        &self,
-        id: &str,
-        change: impl FnOnce(&Store) -> Result<(), StoreError> + Send + 'static,
-    ) -> Result<(), ServiceError> {
-        match self.call(change).await {
+        match self.call(move |store| change(store, &of)).await {
             Err(error) if matches!(error.of_store(), Some(StoreError::State { .. })) => {
                 Err(ServiceError::sandbox_gone(id))
             }

@@ -235,7 +235,10 @@ impl Core {
         let spec = kept.spec()?.clone();
         if kept.attached.is_none() {
             // Durable before anything of it runs: no two containers have one generation.
-            self.records.update_sandbox(&kept.record.id, generation, Time::now()).await?;
+            let started = self.records.change_sandbox(&kept.record.id, move |store, id| {
+                store.update_sandbox(id, generation, Time::now())
+            });
+            started.await?;
         }
         {
             let mut info = kept.info();

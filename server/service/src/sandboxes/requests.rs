@@ -196,7 +196,11 @@ impl Service {
             let _changing = kept.changing.lock().await;
             let current = kept.info().expires_at;
             let expires_at = expiry(current).map(|at| at.min(kept.record.max_expires_at));
-            core.records.change_sandbox(&kept.record.id, expires_at, metadata.clone()).await?;
+            let new = metadata.clone();
+            let changed = core.records.change_sandbox(&kept.record.id, move |store, id| {
+                store.change_sandbox(id, expires_at, new)
+            });
+            changed.await?;
             {
                 let mut info = kept.info();
                 info.expires_at = expires_at.unwrap_or(current);
