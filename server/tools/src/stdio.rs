@@ -140,7 +140,7 @@ where
             }
             line = lines.next(), if reads => line?,
         };
-        let line = match line {
+        let (id, error) = match line {
             None => {
                 has_ended = true;
                 callbacks.close();
@@ -149,52 +149,42 @@ where
             Some(MessageLine::TooLong(id)) => {
                 let max = MAX_LINE_BYTES >> 20;
                 let message = format!("the line is longer than {max} MiB");
-                let error = ToolError::new(ErrorKind::TooLarge, message);
-                server.refuse(&valid_id(id), error).await;
-                continue;
+                (valid_id(id), ToolError::new(ErrorKind::TooLarge, message))
             }
-            Some(MessageLine::Whole(line)) => line,
-        };
-        let length = line.len();
-        let request = match Request::read(&line) {
-            Ok(None) => continue,
-            Ok(Some(request)) => request,
-            Err((id, error)) => {
-                server.refuse(&id, error).await;
-                continue;
-            }
-        };
-        let request = match request {
-            Request::Cancel(id) => {
-                if let Some(index) = waiting.iter().position(|it| it.call.id == id) {
-                    server.drop_waiting(&mut waiting, index, StopCause::Cancelled, tasks);
-                } else if let Some(stop) = lock(&server.active_calls).get(&key(&id)) {
-                    stop.stop(StopCause::Cancelled);
+            Some(MessageLine::Whole(line)) => match Request::read(&line) {
+                Ok(None) => continue,
+                Ok(Some(Request::Cancel(id))) => {
+                    if let Some(index) = waiting.iter().position(|it| it.call.id == id) {
+                        server.drop_waiting(&mut waiting, index, StopCause::Cancelled, tasks);
+                    } else if let Some(stop) = lock(&server.active_calls).get(&key(&id)) {
+                        stop.stop(StopCause::Cancelled);
+                    }
+                    continue;
                 }
-                continue;
-            }
-            Request::Result(answer) => {
-                if let Err(why) = callbacks.answer(answer) {
-                    let error = ToolError::invalid(format!("the line is not a result: {why}"));
-                    server.refuse(&Value::Null, error).await;
+                Ok(Some(Request::Result(answer))) => match callbacks.answer(answer) {
+                    Ok(()) => continue,
+                    Err(why) => {
+                        let message = format!("the line is not a result: {why}");
+                        (Value::Null, ToolError::invalid(message))
+                    }
+                },
+                Ok(Some(Request::Call(call))) if !has_room => {
+                    (call.id, ToolError::new(ErrorKind::Busy, "too many calls wait"))
                 }
-                continue;
-            }
-            Request::Call(call) => call,
+                Ok(Some(Request::Call(call))) => {
+                    // Its timeout starts now, including all waits.
+                    let started = Instant::now();
+                    if let Some(stop) = server.enter(&call.id) {
+                        waiting.push_back(Waiting { call, stop, started, length: line.len() });
+                        continue;
+                    }
+                    let message = format!("a call with id {} is in progress", call.id);
+                    (call.id, ToolError::invalid(message))
+                }
+                Err(refused) => refused,
+            },
         };
-        if !has_room {
-            let error = ToolError::new(ErrorKind::Busy, "too many calls wait");
-            server.refuse(&request.id, error).await;
-            continue;
-        }
-        // Its timeout starts now, including all waits.
-        let started = Instant::now();
-        let Some(stop) = server.enter(&request.id) else {
-            let message = format!("a call with id {} is in progress", request.id);
-            server.refuse(&request.id, ToolError::invalid(message)).await;
-            continue;
-        };
-        waiting.push_back(Waiting { call: request, stop, started, length });
+        server.refuse(&id, error).await;
     }
     // Accepted calls are answered; if the output is closed, they are dropped.
     loop {

@@ -425,27 +425,28 @@ impl Registry {
     }
 
     async fn launch_container(&self, request: &SandboxRequest) -> Result<Sandbox, ToolError> {
-        let Some(host_dir) = request.host_dir.clone() else {
-            let spec = self.settings.spec(request).fresh_io_dir();
-            let launched = self.controller.launch(spec).await;
-            return launched.map_err(|error| launch_error(error, request));
+        let spec = self.settings.spec(request);
+        let spec = match request.host_dir.clone() {
+            None => spec.fresh_io_dir(),
+            Some(host_dir) => {
+                let mounts = self.mounts.clone();
+                let checked = tokio::task::spawn_blocking(move || mounts.check(&host_dir)).await;
+                let io_dir = checked.map_err(|_| {
+                    ToolError::new(ErrorKind::Internal, "the check of projectOutPath failed")
+                })??;
+                // Its links are resolved: one that is planted since is refused.
+                spec.io_dir(io_dir).no_symlinks()
+            }
         };
-        let mounts = self.mounts.clone();
-        let checked = tokio::task::spawn_blocking(move || mounts.check(&host_dir)).await;
-        let io_dir = checked.map_err(|_| {
-            ToolError::new(ErrorKind::Internal, "the check of projectOutPath failed")
-        })??;
-        // Its links are resolved: one that is planted since is refused.
-        let spec = self.settings.spec(request).io_dir(io_dir).no_symlinks();
         let launched = self.controller.launch(spec).await;
         let sandbox = launched.map_err(|error| launch_error(error, request))?;
         // Check the opened directory: a link may have replaced it since the first check.
-        match sandbox.io_dir() {
-            Some(io_dir) if self.mounts.allows(io_dir) => Ok(sandbox),
-            _ => {
+        match (&request.host_dir, sandbox.io_dir()) {
+            (Some(host_dir), io_dir) if !io_dir.is_some_and(|it| self.mounts.allows(it)) => {
                 _ = sandbox.close().await;
-                Err(self.mounts.not_allowed(request.host_dir.as_deref().unwrap_or_default()))
+                Err(self.mounts.not_allowed(host_dir))
             }
+            _ => Ok(sandbox),
         }
     }
 
