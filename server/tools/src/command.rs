@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use sandbox_api::{Captured, ExecutionResult, Exit, Limits, Note, Outcome, TouchedFile};
+use sandbox_api::{Captured, ExecutionResult, Exit, FilesTouched, Limits, Note, Outcome};
 use sandbox_controller::Command;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -70,10 +70,7 @@ struct Details {
     stderr: OutputFlags,
     /// The signal that ended it.
     signal: Option<i32>,
-    /// The files that it changed, in their final state.
-    files_touched: Vec<TouchedFile>,
-    /// The list of files is incomplete.
-    files_touched_truncated: bool,
+    files_touched: FilesTouched,
     /// What stood in its way in the sandbox.
     notes: Vec<Note>,
 }
@@ -94,8 +91,8 @@ impl Details {
         metadata.push("stderrTruncated", self.stderr.truncated);
         metadata.push("stdoutLossy", self.stdout.lossy);
         metadata.push("stderrLossy", self.stderr.lossy);
-        metadata.push("files_touched", self.files_touched);
-        metadata.push("filesTouchedTruncated", self.files_touched_truncated);
+        metadata.push("files_touched", self.files_touched.files);
+        metadata.push("filesTouchedTruncated", self.files_touched.truncated);
         metadata.push_some("notes", Some(self.notes).filter(|notes| !notes.is_empty()));
     }
 }
@@ -174,14 +171,8 @@ fn report(result: ExecutionResult, stop: &Stop) -> Result<Output<CommandData>, T
         Outcome::Exit(Exit::Signal(signal)) => Some(signal.into()),
         _ => None,
     };
-    let details = Details {
-        stdout: stdout_flags,
-        stderr: stderr_flags,
-        signal,
-        files_touched: files_touched.files,
-        files_touched_truncated: files_touched.truncated,
-        notes,
-    };
+    let details =
+        Details { stdout: stdout_flags, stderr: stderr_flags, signal, files_touched, notes };
     let (exit_code, timed_out) = match &outcome {
         Outcome::Ok { .. } => (0, false),
         Outcome::Exit(_) => (outcome.exit_code().into(), false),

@@ -27,12 +27,15 @@ pub(crate) trait FileTool: 'static {
     /// Its name in `sandbox_filesystem`.
     const OPERATION: &'static str;
     const CHANGES_FILES: bool;
-    type Args: FileArguments;
+    type Args: Arguments + fmt::Debug;
     type Data: Serialize + JsonSchema + Send + Sync + 'static;
+
+    /// The path's bytes, as given.
+    fn path(args: &Self::Args) -> &[u8];
 
     /// The path that contains all that it uses: calls that use the same paths keep their order.
     fn used_path(args: &Self::Args) -> &[u8] {
-        args.path()
+        Self::path(args)
     }
 
     /// The most bytes of its data; `max_file_size` is the limit of a file. None if it returns few.
@@ -45,41 +48,6 @@ pub(crate) trait FileTool: 'static {
         args: Self::Args,
     ) -> impl Future<Output = Result<OperationOutput<Self::Data>, Error>> + Send;
 }
-
-/// The arguments of a file operation.
-pub(crate) trait FileArguments: Arguments + fmt::Debug {
-    /// The path's bytes, as given.
-    fn path(&self) -> &[u8];
-}
-
-/// The arguments of an operation: those that all have, and its own.
-macro_rules! file_arguments {
-    (
-        $name:ident, $path:literal $(= $default:literal)?
-        $(, $(#[$attribute:meta])* $field:ident: $type:ty)* $(,)?
-    ) => {
-        #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
-        #[serde(rename_all = "camelCase", deny_unknown_fields)]
-        pub(crate) struct $name {
-            /// The sandbox, by the name that sandbox_init gave it
-            pub container_id: String,
-            #[doc = $path]
-            $(#[serde(default = $default)])?
-            #[schemars(schema_with = "crate::files::operation::path_schema")]
-            pub path: sandbox_protocol::WireString,
-            $($(#[$attribute])* pub $field: $type,)*
-        }
-
-        crate::tool::arguments!($name);
-
-        impl crate::files::operation::FileArguments for $name {
-            fn path(&self) -> &[u8] {
-                self.path.as_bytes()
-            }
-        }
-    };
-}
-pub(crate) use file_arguments;
 
 /// The schema of a path, in the place where it is: parts of these schemas are moved.
 pub(crate) fn path_schema(generator: &mut SchemaGenerator) -> Schema {

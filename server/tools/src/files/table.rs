@@ -6,21 +6,22 @@ use sandbox_controller::{Error, Sandbox};
 use sandbox_protocol::WireString;
 use sandbox_protocol::names::describe;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::entry;
-use super::operation::{
-    ContentEncoding, EntryType, FileArguments as _, FileTool, OperationOutput, file_arguments,
-};
+use super::operation::{ContentEncoding, EntryType, FileTool, OperationOutput};
 use crate::args::yes;
 use crate::entry::Entry;
+use crate::tool::arguments;
 
 /// A tool a row: its name, its operation's name, whether it changes files, its description; its arguments,
 /// beginning with the path; its data; what else it has; and how it is performed.
 macro_rules! file_tools {
     ($(
         $tool:ident $name:literal $operation:literal $changes:literal $description:literal
-        $args:ident($path:literal $(= $default:literal)?) { $($arguments:tt)* }
+        $args:ident($path:literal $(= $default:literal)?) {
+            $($(#[$attribute:meta])* $argument:ident: $type:ty,)*
+        }
         $data:ident { $($(#[$meta:meta])* $member:ident: $kind:ty,)+ }
         $({ $($more:item)+ })?
         |$sandbox:ident, $given:ident| $perform:block
@@ -28,7 +29,19 @@ macro_rules! file_tools {
         $(
             pub(crate) struct $tool;
 
-            file_arguments! { $args, $path $(= $default)?, $($arguments)* }
+            #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+            #[serde(rename_all = "camelCase", deny_unknown_fields)]
+            pub(crate) struct $args {
+                /// The sandbox, by the name that sandbox_init gave it
+                pub container_id: String,
+                #[doc = $path]
+                $(#[serde(default = $default)])?
+                #[schemars(schema_with = "super::operation::path_schema")]
+                pub path: WireString,
+                $($(#[$attribute])* pub $argument: $type,)*
+            }
+
+            arguments!($args);
 
             #[derive(Debug, Serialize, JsonSchema)]
             #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -42,6 +55,10 @@ macro_rules! file_tools {
                 const CHANGES_FILES: bool = $changes;
                 type Args = $args;
                 type Data = $data;
+
+                fn path(args: &$args) -> &[u8] {
+                    args.path.as_bytes()
+                }
 
                 $($($more)+)?
 
@@ -283,7 +300,7 @@ file_tools! {
     {
         fn used_path(args: &GlobArgs) -> &[u8] {
             // An absolute pattern has a directory of its own: the mounted one contains it.
-            if args.pattern.starts_with(['/', '~']) { b"." } else { args.path() }
+            if args.pattern.starts_with(['/', '~']) { b"." } else { Self::path(args) }
         }
     }
     |sandbox, args| {

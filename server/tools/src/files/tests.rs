@@ -3,7 +3,7 @@
 use sandbox_protocol::WireString;
 
 use super::filesystem::Filesystem;
-use super::operation::{ContentEncoding, FileArguments, FileTool};
+use super::operation::{ContentEncoding, FileTool};
 use super::table::{
     Copy, CreateDirectory, CreateDirectoryArgs, Delete, DeleteArgs, Exists, FileInfo, Glob, Grep,
     ListDirectory, ListDirectoryArgs, OPERATIONS, ReadFile, ReadFileArgs, WriteFile, WriteFileArgs,
@@ -23,7 +23,7 @@ struct Decoded {
 fn decoded<T: FileTool>() -> Decoded {
     let alone = |json: &str| {
         let args = args::<T>(json).unwrap();
-        (args.path().to_vec(), format!("{args:?}"))
+        (T::path(&args).to_vec(), format!("{args:?}"))
     };
     Decoded { operation: T::OPERATION, alone }
 }
