@@ -82,7 +82,8 @@ pub use sandbox_warm_pool::{PoolConfig, PoolStats};
 pub use step::Step;
 
 /// Starts a task. Behind a pointer: tokio's own part of a task is compiled for each type of future.
-fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+#[doc(hidden)]
+pub fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
     tokio::spawn(work)
 }

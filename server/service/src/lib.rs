@@ -54,10 +54,10 @@ mod turns;
 mod work;
 
 use std::any::Any;
-use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::task::{JoinError, JoinHandle};
+use sandbox_controller::spawn;
+use tokio::task::JoinError;
 
 pub use admission::Submitted;
 pub use archive::Archive;
@@ -106,7 +106,7 @@ async fn blocking<T: Send + 'static>(
     on_a_thread(work).await.map_err(failed)?
 }
 
-/// Runs something on the threads for calls that block: behind a pointer, as [`spawn`] does.
+/// Runs something on the threads for calls that block: behind a pointer, as a [task](spawn).
 async fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -123,10 +123,4 @@ async fn detached<T: Send + 'static>(
 ) -> Result<T, ServiceError> {
     let failed = |_| ServiceError::internal(&format!("{what} panicked"));
     spawn(work.in_current_span()).await.map_err(failed)?
-}
-
-/// Starts a task. Behind a pointer: tokio's own part of a task is compiled for each type of future.
-fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-    let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
-    tokio::spawn(work)
 }
