@@ -46,7 +46,6 @@ mod script_check;
 mod service;
 mod shutdown;
 mod status;
-mod storage;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -83,6 +82,19 @@ pub use sandboxes::{
     SandboxQuery,
 };
 pub use service::{Service, WeakService};
+
+/// `Debug` of types whose members mean nothing to a reader.
+macro_rules! opaque {
+    ($($name:ident),+) => {$(
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    )+};
+}
+
+opaque!(FileWatch, KeptWriter, PortStream, Service);
 
 /// Locks a mutex. What a thread that panicked has left in it is whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -30,12 +30,6 @@ pub struct Service {
     pub(crate) core: Arc<Core>,
 }
 
-impl std::fmt::Debug for Service {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Service").finish_non_exhaustive()
-    }
-}
-
 /// A service, without keeping it: for what may outlive it.
 #[derive(Clone)]
 pub struct WeakService(Weak<Core>);
@@ -101,7 +95,7 @@ impl Service {
         core.recover().await?;
         crate::background::start(&core);
         if let Some(node) = &core.node {
-            crate::cluster::tasks::start(&core, node);
+            crate::cluster::start(&core, node);
         }
         core.dispatch();
         core.prewarm().await;
@@ -145,20 +139,6 @@ impl Service {
         key: Option<IdempotencyKey>,
     ) -> Result<Submitted, ServiceError> {
         self.core.clone().submit(subject.clone(), request, key, sandbox, true).await
-    }
-
-    /// An execution with its result document when it has ended, or as it is after this time.
-    ///
-    /// # Errors
-    ///
-    /// [`ServiceError::not_found`] if this subject has none of this id.
-    pub async fn wait(
-        &self,
-        subject: &Subject,
-        id: &str,
-        up_to: Duration,
-    ) -> Result<StoredExecution, ServiceError> {
-        self.core.wait(subject, id, up_to).await
     }
 
     /// Cancels an execution, and gives it as it is then: one that waited has ended, one that runs
@@ -266,13 +246,14 @@ impl Service {
         let (queued, running) = (state.schedule.waiting(), state.schedule.running());
         drop(state);
         let queued = self.core.node.as_ref().map_or(queued as u64, |node| node.waiting());
+        let kept = &self.core.kept;
         Counters {
             queued,
             running: running as u64,
-            sandboxes: self.core.kept.count() as u64,
-            paused: self.core.kept.paused() as u64,
-            paused_memory: self.core.kept.paused_memory(),
-            processes: self.core.kept.processes() as u64,
+            sandboxes: kept.count() as u64,
+            paused: kept.sum(|info| u64::from(info.paused_until.is_some())),
+            paused_memory: kept.sum(|info| info.paused_memory.unwrap_or_default()),
+            processes: kept.sum(|info| info.processes as u64),
             pool: self.core.launcher.pool(),
             ..self.core.counting.so_far()
         }

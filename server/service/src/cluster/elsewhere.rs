@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::node::Node;
 use crate::core::Core;
 use crate::error::ServiceError;
+use crate::service::Service;
 
 /// How late the events of an execution at another node may be.
 const POLL: Duration = Duration::from_millis(250);
@@ -38,40 +39,46 @@ pub(super) async fn follow(node: Weak<Node>) {
     }
 }
 
-impl Core {
-    /// Says when an execution that is not here is further; none without a cluster.
-    pub fn followed(&self, id: &str) -> Option<watch::Receiver<Progress>> {
-        Some(self.node.as_ref()?.followed.subscribe(id))
-    }
-
-    /// An execution with its result document when it has ended, or as it is then, wherever it runs.
+impl Service {
+    /// An execution with its result document when it has ended, or as it is after this time, wherever it runs.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::not_found`] if this subject has none of this id.
     pub async fn wait(
         &self,
         subject: &Subject,
         id: &str,
         up_to: Duration,
     ) -> Result<StoredExecution, ServiceError> {
-        let since = Instant::now();
+        let (core, since) = (&self.core, Instant::now());
         let left = || up_to.saturating_sub(since.elapsed());
         let mut progress = None;
         loop {
-            if let Some(live) = self.find_live(subject, id).filter(|live| !live.is_lost()) {
+            if let Some(live) = core.find_live(subject, id).filter(|live| !live.is_lost()) {
                 _ = timeout(left(), live.ended()).await;
                 if !live.is_lost() {
                     return Ok(live.view());
                 }
             }
-            let stored = self.records.stored(subject, id).await?;
+            let stored = core.records.stored(subject, id).await?;
             let has_ended = matches!(stored.summary.status, ExecutionState::Ended(_));
-            if has_ended || self.node.is_none() || left().is_zero() {
+            if has_ended || core.node.is_none() || left().is_zero() {
                 return Ok(stored);
             }
             // Subscribed before the next look: what changes meanwhile is noticed.
             match &mut progress {
-                None => progress = self.followed(id),
+                None => progress = core.followed(id),
                 Some(progress) => _ = timeout(left(), progress.changed()).await,
             }
         }
+    }
+}
+
+impl Core {
+    /// Says when an execution that is not here is further; none without a cluster.
+    pub fn followed(&self, id: &str) -> Option<watch::Receiver<Progress>> {
+        Some(self.node.as_ref()?.followed.subscribe(id))
     }
 
     /// Cancels an execution that is not known here.

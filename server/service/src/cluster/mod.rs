@@ -24,4 +24,22 @@ pub(crate) mod node;
 mod orphans;
 pub(crate) mod place;
 mod session;
-pub(crate) mod tasks;
+
+use std::sync::Arc;
+
+use crate::core::Core;
+use node::Node;
+
+/// Starts the background work of a node, which ends with its service.
+pub(crate) fn start(core: &Arc<Core>, node: &Arc<Node>) {
+    node.claims_due.notify_one();
+    crate::spawn(session::renew(Arc::downgrade(core), node.clone()));
+    crate::spawn(claims::claim_all(Arc::downgrade(core), node.clone()));
+    crate::spawn(elsewhere::follow(Arc::downgrade(node)));
+    let of = Arc::downgrade(node);
+    node.cluster.listen(move |wake| {
+        let Some(node) = of.upgrade() else { return false };
+        node.woken(wake);
+        true
+    });
+}

@@ -75,12 +75,6 @@ impl KeptWriter {
     }
 }
 
-impl std::fmt::Debug for KeptWriter {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("KeptWriter").finish_non_exhaustive()
-    }
-}
-
 /// What was done in a kept sandbox.
 #[derive(Debug)]
 pub struct InSandbox<T> {

@@ -1,7 +1,5 @@
 //! Connections to ports of kept sandboxes, and what listens there.
 
-use std::fmt;
-
 use sandbox_api::PortList;
 use sandbox_api::service::{SandboxRef, Subject};
 
@@ -19,12 +17,6 @@ pub struct PortStream {
     pub connection: Box<dyn Connection>,
     _counted: OpenConnection,
     _use: SandboxLease,
-}
-
-impl fmt::Debug for PortStream {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("PortStream").finish_non_exhaustive()
-    }
 }
 
 impl Service {

@@ -481,19 +481,9 @@ impl KeptSandboxes {
         counts
     }
 
-    /// How many are paused.
-    pub fn paused(&self) -> usize {
-        self.state().paused()
-    }
-
-    /// The bytes of memory of those, as far as they are known.
-    pub fn paused_memory(&self) -> u64 {
-        self.state().by_id.values().filter_map(|kept| kept.info().paused_memory).sum()
-    }
-
-    /// How many processes have been started and have not ended.
-    pub fn processes(&self) -> usize {
-        self.state().by_id.values().map(|kept| kept.info().processes).sum()
+    /// A figure of all of them together.
+    pub fn sum(&self, of: impl Fn(&Info) -> u64) -> u64 {
+        self.state().by_id.values().map(|kept| of(&kept.info())).sum()
     }
 
     /// Counts a sandbox as one that is paused, if there may be one more.

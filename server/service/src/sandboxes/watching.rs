@@ -1,6 +1,5 @@
 //! Watched directories of kept sandboxes.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,12 +42,6 @@ impl Stream for FileWatch {
             false => failed(error),
         };
         next.map(|next| next.map(|it| it.map_err(failed)))
-    }
-}
-
-impl fmt::Debug for FileWatch {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("FileWatch").finish_non_exhaustive()
     }
 }
 
