@@ -17,7 +17,6 @@ mod schema;
 mod sessions;
 mod thread;
 mod tokens;
-mod usage;
 mod writer;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -1,10 +1,10 @@
-//! Executions: their SQL.
+//! Executions, and what subjects have used: their SQL.
 
 use rusqlite::{Connection, OptionalExtension, params};
-use sandbox_api::service::ExecutionState;
+use sandbox_api::service::{ExecutionState, Subject, Time};
 use serde_json::Value;
 
-use super::{SqliteStore, usage};
+use super::SqliteStore;
 use crate::error::StoreError;
 use crate::executions::{
     Accepted, Finish, NewExecution, OF_KEY, Start, StoredEvent, Then, accepted, last_number,
@@ -12,6 +12,7 @@ use crate::executions::{
 };
 use crate::integer::signed;
 use crate::statement::of_sqlite;
+use crate::usage::{MAX, day};
 
 impl SqliteStore {
     pub fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>) {
@@ -56,6 +57,16 @@ impl SqliteStore {
             }
             Ok(known)
         })
+    }
+
+    pub fn add_usage(
+        &self,
+        subject: &Subject,
+        ended_at: Time,
+        used: sandbox_api::Usage,
+    ) -> Result<(), StoreError> {
+        let subject = subject.clone();
+        self.write(move |connection| add_usage(connection, subject.as_str(), ended_at, &used))
     }
 }
 
@@ -152,7 +163,7 @@ fn finish(connection: &Connection, end: Finish) -> Result<(), StoreError> {
     insert_events(connection, seq, &events)?;
     let limits = limited.as_deref().and_then(limits).unwrap_or_default();
     let used = usage.map(|usage| usage.charged(&limits)).unwrap_or_default();
-    usage::add(connection, &subject, ended_at, &used)
+    add_usage(connection, &subject, ended_at, &used)
 }
 
 fn insert_events(
@@ -165,5 +176,25 @@ fn insert_events(
     for event in events {
         insert.execute(params![seq, signed(event.number), event.json])?;
     }
+    Ok(())
+}
+
+/// Adds an execution that ended.
+fn add_usage(
+    connection: &Connection,
+    subject: &str,
+    ended_at: Time,
+    used: &sandbox_api::Usage,
+) -> Result<(), StoreError> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO usage VALUES (?1, ?2, 1, ?3, ?4, ?5)
+         ON CONFLICT (subject, day) DO UPDATE SET executions = executions + 1,
+            cpu_ms = min(cpu_ms + excluded.cpu_ms, ?6),
+            wall_ms = min(wall_ms + excluded.wall_ms, ?6),
+            written_bytes = min(written_bytes + excluded.written_bytes, ?6)",
+    )?;
+    let (cpu, written) = (used.cpu_ms.unwrap_or(0), used.written_bytes.unwrap_or(0));
+    let [cpu, wall, written] = [cpu, used.wall_ms, written].map(|figure| signed(figure).min(MAX));
+    insert.execute(params![subject, day(ended_at), cpu, wall, written, MAX])?;
     Ok(())
 }

@@ -8,7 +8,6 @@ mod sandboxes;
 mod schema;
 mod signing_key;
 mod tokens;
-mod usage;
 mod writer;
 
 use std::fs::{File, OpenOptions};
