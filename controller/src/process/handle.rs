@@ -72,8 +72,8 @@ impl Identity {
 
 pub(super) struct Entry {
     id: u32,
-    identity: Identity,
-    started_at: Time,
+    run_id: String,
+    scrollback: u64,
     pub state: watch::Sender<State>,
     /// A reader for which the process waits has taken an event, or is gone.
     pub taken: Notify,
@@ -86,11 +86,8 @@ pub(super) struct Entry {
 pub(super) struct State {
     pub ring: Ring,
     pub readers: Readers,
-    exited_at: Option<Time>,
-    end: Option<ProcessEnd>,
-    out_of_memory: Option<bool>,
-    stopped: Option<ProcessStop>,
-    usage: Option<Used>,
+    /// Without the numbers of its events, which the ring has.
+    view: ProcessView,
     /// Nothing that is left of it can print.
     is_silent: bool,
     pub ended: Option<Instant>,
@@ -149,22 +146,34 @@ impl Process {
     ) -> (Self, mpsc::Receiver<Request>, Option<Input>) {
         let (requests, asked) = mpsc::channel(MAX_REQUESTS);
         let (stdin, input) = has_stdin.then(Stdin::open).unzip();
-        let mut ring = Ring::new(identity.scrollback);
+        let Identity { run_id, pid, generation, command, tag, has_terminal, scrollback } = identity;
+        let mut ring = Ring::new(scrollback);
         let started_at = Time::now();
         ring.push(ExecutionEvent::Started.into(), started_at);
-        let state = watch::Sender::new(State {
-            ring,
-            readers: Readers::default(),
+        let view = ProcessView {
+            id,
+            pid,
+            generation,
+            command,
+            tag,
+            state: ProcessState::Running,
+            pty: has_terminal,
+            started_at,
             exited_at: None,
-            end: None,
-            out_of_memory: None,
+            exit_code: None,
+            signal: None,
             stopped: None,
-            usage: None,
-            is_silent: false,
-            ended: None,
-        });
+            out_of_memory: None,
+            cpu_ms: None,
+            peak_memory_bytes: None,
+            first_event: 0,
+            last_event: 0,
+        };
+        let readers = Readers::default();
+        let state =
+            watch::Sender::new(State { ring, readers, view, is_silent: false, ended: None });
         let taken = Notify::new();
-        let entry = Entry { id, identity, started_at, state, taken, stdin, requests };
+        let entry = Entry { id, run_id, scrollback, state, taken, stdin, requests };
         (Self(Arc::new(entry)), asked, input)
     }
 
@@ -175,7 +184,7 @@ impl Process {
 
     /// What is known of it.
     pub fn view(&self) -> ProcessView {
-        self.0.view(&self.0.state.borrow())
+        self.0.state.borrow().view()
     }
 
     /// The bytes that its kept events take: at most its
@@ -186,7 +195,7 @@ impl Process {
 
     /// The most bytes that its kept events take.
     pub fn scrollback(&self) -> u64 {
-        self.0.identity.scrollback
+        self.0.scrollback
     }
 
     /// What is kept of its output, once it has ended.
@@ -262,7 +271,7 @@ impl Process {
         let mut states = self.0.state.subscribe();
         async move {
             let is_there = |state: &State| match what {
-                Until::Exited => state.exited_at.is_some(),
+                Until::Exited => state.view.exited_at.is_some(),
                 Until::Silent => state.is_silent || state.ended.is_some(),
                 Until::Ended => state.ended.is_some(),
             };
@@ -287,7 +296,7 @@ impl Process {
 /// For its driver.
 impl Process {
     pub(crate) fn run_id(&self) -> &str {
-        &self.0.identity.run_id
+        &self.0.run_id
     }
 
     /// Whether a reader sets its pace.
@@ -297,7 +306,7 @@ impl Process {
 
     /// How its program ended, once that is known.
     pub(crate) fn end(&self) -> Option<ProcessEnd> {
-        self.0.state.borrow().end
+        self.0.state.borrow().end()
     }
 
     /// How many bytes were written to its stdin since its start.
@@ -335,11 +344,15 @@ impl Process {
         stopped: Option<ProcessStop>,
         out_of_memory: Option<bool>,
     ) {
-        self.0.state.send_modify(|state| {
+        self.0.state.send_modify(|State { ring, view, .. }| {
             let now = Time::now();
-            (state.exited_at, state.end) = (Some(now), Some(end));
-            (state.stopped, state.out_of_memory) = (stopped, out_of_memory);
-            state.ring.push(ExecutionEvent::Exited(end).into(), now);
+            (view.exited_at, view.state) = (Some(now), ProcessState::Left);
+            match end {
+                ProcessEnd::Code(code) => view.exit_code = Some(code),
+                ProcessEnd::Signal(signal) => view.signal = Some(signal),
+            }
+            (view.stopped, view.out_of_memory) = (stopped, out_of_memory);
+            ring.push(ExecutionEvent::Exited(end).into(), now);
         });
     }
 
@@ -360,19 +373,22 @@ impl Process {
             stdin.end();
         }
         self.0.state.send_modify(|state| {
-            let now = Time::now();
-            if state.exited_at.is_none() {
-                (state.exited_at, state.out_of_memory) = (Some(now), ran_out_of_memory);
+            let (now, view) = (Time::now(), &mut state.view);
+            if view.exited_at.is_none() {
+                (view.exited_at, view.out_of_memory) = (Some(now), ran_out_of_memory);
             }
-            (state.stopped, state.usage, state.ended) = (stopped, used, Some(Instant::now()));
-            let code = match (stopped, state.end) {
+            (view.state, view.stopped) = (ProcessState::Ended, stopped);
+            view.cpu_ms = used.map(|used| used.cpu_ms);
+            view.peak_memory_bytes = used.and_then(|used| used.peak_memory_bytes);
+            state.ended = Some(Instant::now());
+            let code = match (stopped, state.end()) {
                 (Some(ProcessStop::Timeout), _) => exit_code(ErrorKind::Timeout),
                 (_, Some(ProcessEnd::Code(code))) => code,
                 (_, Some(ProcessEnd::Signal(signal))) => 128 + (signal & 127),
                 (_, None) => exit_code(ErrorKind::AgentLost),
             };
             // It has the number of the event that it is in.
-            let mut view = self.0.view(state);
+            let mut view = state.view();
             view.last_event += 1;
             let document = serde_json::value::to_raw_value(&view);
             let document = document.unwrap_or_else(|_| RawValue::NULL.to_owned());
@@ -381,36 +397,14 @@ impl Process {
     }
 }
 
-impl Entry {
-    fn view(&self, state: &State) -> ProcessView {
-        let Identity { pid, generation, command, tag, has_terminal, .. } = &self.identity;
-        let (exit_code, signal) = match state.end {
-            Some(ProcessEnd::Code(code)) => (Some(code), None),
-            Some(ProcessEnd::Signal(signal)) => (None, Some(signal)),
-            None => (None, None),
-        };
-        ProcessView {
-            id: self.id,
-            pid: *pid,
-            generation: *generation,
-            command: command.clone(),
-            tag: tag.clone(),
-            state: match (state.ended, state.exited_at) {
-                (Some(_), _) => ProcessState::Ended,
-                (None, Some(_)) => ProcessState::Left,
-                (None, None) => ProcessState::Running,
-            },
-            pty: *has_terminal,
-            started_at: self.started_at,
-            exited_at: state.exited_at,
-            exit_code,
-            signal,
-            stopped: state.stopped,
-            out_of_memory: state.out_of_memory,
-            cpu_ms: state.usage.map(|used| used.cpu_ms),
-            peak_memory_bytes: state.usage.and_then(|used| used.peak_memory_bytes),
-            first_event: state.ring.first(),
-            last_event: state.ring.last(),
-        }
+impl State {
+    fn view(&self) -> ProcessView {
+        let (first_event, last_event) = (self.ring.first(), self.ring.last());
+        ProcessView { first_event, last_event, ..self.view.clone() }
+    }
+
+    fn end(&self) -> Option<ProcessEnd> {
+        let signal = self.view.signal.map(ProcessEnd::Signal);
+        self.view.exit_code.map(ProcessEnd::Code).or(signal)
     }
 }
