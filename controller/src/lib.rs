@@ -43,6 +43,7 @@ mod sandbox;
 mod step;
 
 use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::task::JoinHandle;
 
@@ -80,6 +81,11 @@ pub use sandbox_redact::{MASK, Patterns};
 pub use sandbox_staging::{ConflictLog, NewDirectory};
 pub use sandbox_warm_pool::{PoolConfig, PoolStats};
 pub use step::Step;
+
+/// Locks it. What is locked here is consistent between any two statements that can panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Starts a task. Behind a pointer: tokio's own part of a task is compiled for each type of future.
 #[doc(hidden)]

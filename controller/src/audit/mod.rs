@@ -16,7 +16,7 @@ use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -61,7 +61,7 @@ pub(crate) struct Audit(Option<Arc<Queue>>);
 impl Drop for Audit {
     fn drop(&mut self) {
         if let Some(queue) = &self.0 {
-            queue.lock().closing_since = Some(Instant::now());
+            crate::lock(&queue.state).closing_since = Some(Instant::now());
             queue.added.notify_one();
         }
     }
@@ -128,21 +128,21 @@ impl Audit {
     /// and reports the result.
     pub async fn flush(&self) -> Option<AuditReport> {
         let queue = self.0.as_ref()?;
-        queue.lock().retry = true;
+        crate::lock(&queue.state).retry = true;
         queue.added.notify_one();
         let idle = async {
             loop {
                 let notified = queue.is_idle.notified();
                 tokio::pin!(notified);
                 notified.as_mut().enable();
-                if queue.lock().is_idle() {
+                if crate::lock(&queue.state).is_idle() {
                     return;
                 }
                 notified.await;
             }
         };
         let in_time = tokio::time::timeout(FLUSH_TIMEOUT, idle).await.is_ok();
-        let mut state = queue.lock();
+        let mut state = crate::lock(&queue.state);
         if !in_time {
             state.failure.get_or_insert_with(|| "it accepts no data".to_owned());
         }
@@ -208,13 +208,8 @@ impl State {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is consistent between any two statements that can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add(&self, line: Vec<u8>) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         if state.lines.len() >= MAX_LINES || state.bytes + line.len() > MAX_BYTES {
             state.lose_one();
         } else {
@@ -237,7 +232,7 @@ struct Writer {
 impl Writer {
     fn work(mut self) {
         let queue = self.queue.clone();
-        let mut state = queue.lock();
+        let mut state = crate::lock(&queue.state);
         loop {
             if state.is_idle() {
                 queue.is_idle.notify_waiters();
@@ -254,7 +249,7 @@ impl Writer {
                 drop(state);
                 let line = encode(&Lost { time: time::now(), event: "lost", count });
                 let result = self.write(line);
-                state = queue.lock();
+                state = crate::lock(&queue.state);
                 state.is_failing = result.is_err();
                 match result {
                     // More may have been lost meanwhile.
@@ -272,7 +267,7 @@ impl Writer {
             state.is_writing = true;
             drop(state);
             let result = self.write(line);
-            state = queue.lock();
+            state = crate::lock(&queue.state);
             state.is_writing = false;
             state.is_failing = result.is_err();
             match result {
@@ -312,7 +307,7 @@ impl Writer {
     /// Waits until the file accepts more data; with a timeout while closing.
     fn wait(&self) -> io::Result<()> {
         loop {
-            let closing_since = self.queue.lock().closing_since;
+            let closing_since = crate::lock(&self.queue.state).closing_since;
             if closing_since.is_some_and(|since| since.elapsed() >= FLUSH_TIMEOUT) {
                 return Err(io::Error::other("it accepts no data"));
             }

@@ -44,7 +44,7 @@ impl Audit {
     pub(crate) async fn idle(&self) {
         let queue = self.0.as_ref().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !queue.lock().is_idle() {
+        while !crate::lock(&queue.state).is_idle() {
             assert!(Instant::now() < deadline, "the writer goes on");
             tokio::task::yield_now().await;
         }
@@ -252,7 +252,7 @@ async fn line_cut_by_a_full_disk_is_ended_before_the_next() {
         .open(&fifo)
         .unwrap();
     let mut writer = Writer { queue: queue.clone(), file, is_torn: false };
-    queue.lock().closing_since = Instant::now().checked_sub(2 * FLUSH_TIMEOUT);
+    crate::lock(&queue.state).closing_since = Instant::now().checked_sub(2 * FLUSH_TIMEOUT);
     // Longer than a pipe's buffer, and the writer does not wait.
     let long = [&vec![b'x'; 4 << 20][..], b"\n"].concat();
     writer.write(long).unwrap_err();

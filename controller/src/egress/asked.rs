@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sandbox_api::hosts::Target;
 use sandbox_grants::policy::Policy;
@@ -43,7 +43,7 @@ impl Asked {
             return false;
         }
         let answer = {
-            let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut answers = crate::lock(answers);
             let is_full = questions.load(Ordering::Relaxed) >= MAX_QUESTIONS;
             if is_full && !answers.contains_key(target) {
                 return false;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use sandbox_api::hosts::{Allowlist, Special, Target};
@@ -153,7 +153,7 @@ impl Egress {
     /// A report of the connections from now on, as long as the sender exists.
     pub fn report(&self) -> Arc<watch::Sender<Network>> {
         let report = Arc::new(watch::Sender::default());
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = crate::lock(&self.reports);
         reports.retain(|report| report.strong_count() > 0);
         reports.push(Arc::downgrade(&report));
         report
@@ -161,7 +161,7 @@ impl Egress {
 
     /// Adds something to the reports of the executions in progress.
     pub(super) fn add_to_reports(&self, add: impl Fn(&mut Network)) {
-        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let reports = crate::lock(&self.reports);
         for report in reports.iter().filter_map(Weak::upgrade) {
             report.send_modify(|network| {
                 add(network);

@@ -14,7 +14,7 @@ use std::io;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
@@ -595,7 +595,7 @@ impl Relay<'_> {
     ) -> Result<T, Failure> {
         let Some(guard) = &self.guard else { return Ok(T::default()) };
         // A guard that panicked is not used again: its relay ends with it.
-        let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = crate::lock(guard);
         act(&mut guard).map_err(|refusal| Failure::Tls(refusal, self.target.clone()))
     }
 }

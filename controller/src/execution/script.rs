@@ -1,6 +1,6 @@
 //! A run of a script in a sandbox: its log, its changed files, and its result.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use sandbox_api::{
@@ -85,7 +85,7 @@ impl ScriptEvents {
     pub(super) async fn next(&mut self) -> Option<ExecutionEvent> {
         loop {
             {
-                let state = self.record.lock();
+                let state = crate::lock(&self.record.state);
                 if let Some(event) = state.events.get(self.seen) {
                     self.seen += 1;
                     return Some(event.clone());
@@ -177,15 +177,10 @@ impl Record {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, RecordState> {
-        // The state is consistent between any two statements that can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends the log. `truncated` is what the agent reported, if it could: without a report, a full
     /// log may have been longer.
     fn close(&self, truncated: Option<bool>) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         if state.closed {
             return;
         }
@@ -210,7 +205,7 @@ impl Record {
 
 impl NotificationHandler for Record {
     fn log(&self, mut log: Log) -> Result<(), String> {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let bytes = encoded_len(&log.text) as u64;
         let left = self.max_bytes.saturating_sub(state.bytes);
         if bytes > left || bytes > MAX_LOG_ENTRY_BYTES as u64 {
@@ -228,7 +223,7 @@ impl NotificationHandler for Record {
     }
 
     fn case(&self, CaseEnd { mut case, .. }: CaseEnd) -> Result<(), String> {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let message = case.message.as_deref().unwrap_or_default();
         if state.cases == MAX_TEST_CASES
             || encoded_len(&case.name) > MAX_TEST_NAME_BYTES
@@ -247,7 +242,7 @@ impl NotificationHandler for Record {
     }
 
     fn touched(&self, touched: Touched) -> Result<(), String> {
-        self.lock().touched.record(&touched, self.mount.as_ref())
+        crate::lock(&self.state).touched.record(&touched, self.mount.as_ref())
     }
 
     fn refused(&self, refused: Refused) -> Result<(), String> {
@@ -257,7 +252,7 @@ impl NotificationHandler for Record {
         if refused.path.as_bytes().len() > MAX_PATH_BYTES {
             return Err("a refused path over its limit".to_owned());
         }
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         if state.refusals == MAX_REFUSALS {
             return Err(format!("more than {MAX_REFUSALS} refusals"));
         }
@@ -278,7 +273,7 @@ impl NotificationHandler for Record {
         if !self.has_tools && call.target != CallTarget::Policy {
             return Err("a call of a tool by a run without tools".to_owned());
         }
-        if std::mem::replace(&mut self.lock().is_calling, true) {
+        if std::mem::replace(&mut crate::lock(&self.state).is_calling, true) {
             return Err("two calls of the host at a time".to_owned());
         }
         // Without a receiver the run has ended, and nothing waits for the result.
@@ -347,7 +342,7 @@ impl HostCalls {
             let (end, files) = self.answer(&call).await;
             let HostCall { request, call, .. } = call;
             // The next call may be here before the agent has said that it took the result.
-            self.record.lock().is_calling = false;
+            crate::lock(&self.record.state).is_calling = false;
             let result = CallResult { request, call, end, files };
             if self.inner.session.call(result).await.is_err() {
                 break;
@@ -460,7 +455,7 @@ impl Execute for ScriptExecution {
         let (settled, truncated) = match answer {
             Ok(Some(Ok(RunReply { end, logs_truncated, usage: claimed }))) => {
                 *used = usage(claimed, used.wall_ms, inner, limits);
-                let end = match (end, test_failure(&self.record.lock().tests())) {
+                let end = match (end, test_failure(&crate::lock(&self.record.state).tests())) {
                     (RunEnd::Returned(_), Some(failure)) => RunEnd::Failed(failure),
                     (end, _) => end,
                 };
@@ -491,7 +486,7 @@ impl Execute for ScriptExecution {
     }
 
     async fn files_touched(&mut self, inner: &Arc<Inner>) -> FilesTouched {
-        let touched = std::mem::take(&mut self.record.lock().touched);
+        let touched = std::mem::take(&mut crate::lock(&self.record.state).touched);
         if touched.is_empty() {
             return FilesTouched::default();
         }
@@ -515,7 +510,7 @@ impl Execute for ScriptExecution {
         for call in &mut tool_calls {
             self.record.redactions.text(&mut call.tool);
         }
-        let state = self.record.lock();
+        let state = crate::lock(&self.record.state);
         ResultBody::Script {
             tool_calls,
             tool_calls_truncated,

@@ -14,7 +14,7 @@ mod transfer;
 mod watch;
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sandbox_api::files::{
     Entry, EntryDetails, ImageView, ListData, ReadData, StatData, TextView, ViewData,
@@ -312,7 +312,7 @@ impl OperationCall {
         let pages = Arc::new(Pages { most, listed: Mutex::default() });
         let reply = self.call(list, Some(pages.clone())).await?;
         let top = self.resolved()?;
-        let listed = std::mem::take(&mut *pages.lock());
+        let listed = std::mem::take(&mut *crate::lock(&pages.listed));
         if reply.entries != listed.len() as u64 {
             return Err(self.breach("the reply's length does not match the data"));
         }
@@ -359,18 +359,12 @@ struct Pages {
     listed: Mutex<Vec<message::Entry>>,
 }
 
-impl Pages {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<message::Entry>> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl NotificationHandler for Pages {
     fn page(&self, page: Page) -> Result<(), String> {
         if page.entries.is_empty() {
             return Err("empty page".to_owned());
         }
-        let mut listed = self.lock();
+        let mut listed = crate::lock(&self.listed);
         if (listed.len() + page.entries.len()) as u64 > self.most {
             return Err("more entries than were asked for".to_owned());
         }

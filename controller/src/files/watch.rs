@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::stream::Stream;
@@ -121,13 +121,8 @@ struct Kept {
 }
 
 impl Queue {
-    fn state(&self) -> MutexGuard<'_, Kept> {
-        // It is consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<WatchRecord, Error>>> {
-        let mut state = self.state();
+        let mut state = crate::lock(&self.state);
         if state.omitted > 0 {
             let events = std::mem::take(&mut state.omitted);
             return Poll::Ready(Some(Ok(WatchRecord::Omitted { events })));
@@ -144,7 +139,7 @@ impl Queue {
     }
 
     fn end(&self, why: Option<Error>) {
-        let mut state = self.state();
+        let mut state = crate::lock(&self.state);
         state.end = Some(why);
         state.wake();
     }
@@ -188,7 +183,7 @@ impl NotificationHandler for Queue {
         {
             return Err("changes that are not below the watched directory".to_owned());
         }
-        let mut state = self.state();
+        let mut state = crate::lock(&self.state);
         state.add(omitted, entries);
         state.wake();
         Ok(())

@@ -297,7 +297,7 @@ impl IoDir {
 
     /// The staged io dir and the stage, unless that is in an image: both must be mountable.
     pub fn staged_sources(&self) -> Vec<Source> {
-        let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        let staged = crate::lock(&self.staged);
         let sources = |staged: &StagedIoDir| vec![staged.lower.clone(), staged.files.clone()];
         let mut sources = staged.as_deref().map(sources).unwrap_or_default();
         sources.retain(|source| !source.is_private());
@@ -306,7 +306,7 @@ impl IoDir {
 
     /// A path of the caller's directory that cannot be redirected.
     pub fn host_dir(&self) -> PathBuf {
-        let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        let staged = crate::lock(&self.staged);
         let source = staged.as_ref().map_or(&self.source, |staged| &staged.lower);
         format!("/proc/self/fd/{}", source.file.as_raw_fd()).into()
     }
@@ -314,7 +314,7 @@ impl IoDir {
     /// Takes what decides about the changes, if this is a stage. If it is not taken, the changes
     /// are discarded at the end.
     pub fn take_staged(&self) -> Option<Box<StagedIoDir>> {
-        self.staged.lock().unwrap_or_else(PoisonError::into_inner).take()
+        crate::lock(&self.staged).take()
     }
 
     /// Opens what the sandbox sees at `path`, given the sandbox's first process: the overlay, which
@@ -339,16 +339,16 @@ impl IoDir {
     }
 
     fn set_view(&self, view: OwnedFd) {
-        let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        let staged = crate::lock(&self.staged);
         if let Some(staged) = &*staged {
             staged.stage.wait_for_tick();
         }
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(view));
+        *crate::lock(&self.view) = Some(Arc::new(view));
     }
 
     /// The sandbox's view.
     pub fn view(&self) -> Arc<OwnedFd> {
-        let view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        let view = crate::lock(&self.view);
         view.as_ref().unwrap_or(&self.files).clone()
     }
 
@@ -410,7 +410,7 @@ impl IoDir {
     /// Keeps the files of a private io dir in a new directory `to`: by a move if they are in a
     /// directory of the host, which the sandbox still sees, and else by a copy.
     pub fn keep(&self, to: &Path) -> Result<(), Error> {
-        let mut private = self.private.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut private = crate::lock(&self.private);
         let kept = match private.as_ref().ok_or(Error::NoFreshIoDir)? {
             PrivateFiles::Fresh(dir) => dir.keep(to),
             PrivateFiles::Bounded => self
@@ -426,13 +426,13 @@ impl IoDir {
     /// Ends the use of the io dir: a fresh one is removed, and so are directories that were created
     /// for a named one, if they are empty.
     pub fn release(&self) {
-        drop(self.view.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(crate::lock(&self.view).take());
         drop(self.take_staged());
         if let Some(Err(error)) = self.bounded.as_ref().and_then(|bounded| bounded.settle_kept()) {
             tracing::error!(%error, "an io dir that is kept has lost files");
         }
-        drop(self.private.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(held) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        drop(crate::lock(&self.private).take());
+        if let Some(held) = crate::lock(&self.hold).take() {
             created::release(&held);
         }
         if let Some(made) = &self.made {

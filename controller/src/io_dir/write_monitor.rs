@@ -12,7 +12,7 @@ mod scan;
 mod schedule;
 mod watcher;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use sandbox_api::{DiskReserve, FilesTouched, Limits, TouchedSource, failure};
 use sandbox_dirfd::DiskUsage;
@@ -192,7 +192,7 @@ impl WriteBaseline {
     }
 
     fn watcher(&self, now: Reading) -> Arc<Watcher> {
-        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watcher = crate::lock(&self.watcher);
         watcher.upgrade().unwrap_or_else(|| {
             let new = Watcher::start(self.scanner.clone(), self.reserve, self.clock.clone(), now);
             *watcher = Arc::downgrade(&new);

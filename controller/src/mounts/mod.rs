@@ -16,7 +16,7 @@ mod watch;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use sandbox_engine::Source;
@@ -252,7 +252,7 @@ impl MountLooks {
     /// ago. Each table is examined once.
     pub async fn lost(&self, age: Duration) -> Option<MountLost> {
         let table = self.reader.as_ref()?.table(age).await;
-        let mut examined = self.examined.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut examined = crate::lock(&self.examined);
         if let Ok(table) = &table
             && examined.as_ptr() == Arc::as_ptr(table)
         {

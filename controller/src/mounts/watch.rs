@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use sandbox_engine::mount_table::{MOUNTINFO, MountTable};
@@ -64,7 +64,7 @@ pub(super) struct MountChanges {
 impl MountWatch {
     /// The current table. All later changes are reported.
     pub(super) fn subscribe(&self) -> io::Result<(Arc<MountTable>, MountChanges)> {
-        let mut watcher = lock(&self.0);
+        let mut watcher = crate::lock(&self.0);
         let watcher = match watcher.upgrade() {
             Some(watcher) => watcher,
             None => {
@@ -74,11 +74,11 @@ impl MountWatch {
             }
         };
         let reader = watcher.shared.clone();
-        let mountinfo = lock(&reader.mountinfo);
+        let mountinfo = crate::lock(&reader.mountinfo);
         let began = Instant::now();
         let table = reader.read(&mountinfo)?;
         // The mounts of a launch are checked by it, so the first use after that needs no other look.
-        *lock(&reader.looked) = Some((began, Ok(Arc::new(table.clone()))));
+        *crate::lock(&reader.looked) = Some((began, Ok(Arc::new(table.clone()))));
         let table = Arc::new(table);
         // Tables published so far are older than this one; later ones are not.
         let latest = reader.latest.subscribe();
@@ -157,7 +157,7 @@ impl MountReader {
     fn read(&self, mountinfo: &File) -> io::Result<MountTable> {
         let text = read(mountinfo)?;
         self.length.store(text.len(), Ordering::Relaxed);
-        let mut last = lock(&self.last);
+        let mut last = crate::lock(&self.last);
         if let Some((_, table)) = last.as_ref().filter(|(of, _)| *of == text) {
             return Ok(table.clone());
         }
@@ -167,22 +167,22 @@ impl MountReader {
     }
 
     fn publish(&self) {
-        let mountinfo = lock(&self.mountinfo);
+        let mountinfo = crate::lock(&self.mountinfo);
         self.latest.send_replace(Some(self.read(&mountinfo).map(Arc::new).map_err(Arc::new)));
     }
 
     fn looked(&self, age: Duration) -> Option<Table> {
-        let looked = lock(&self.looked);
+        let looked = crate::lock(&self.looked);
         looked.as_ref().filter(|(began, _)| began.elapsed() < age).map(|(_, table)| table.clone())
     }
 
     fn look(&self, age: Duration) -> Table {
-        let mountinfo = lock(&self.mountinfo);
+        let mountinfo = crate::lock(&self.mountinfo);
         // Another check may just have read it.
         self.looked(age).unwrap_or_else(|| {
             let began = Instant::now();
             let table = self.read(&mountinfo).map(Arc::new).map_err(Arc::new);
-            *lock(&self.looked) = Some((began, table.clone()));
+            *crate::lock(&self.looked) = Some((began, table.clone()));
             table
         })
     }
@@ -224,10 +224,6 @@ fn read(mountinfo: &File) -> io::Result<Vec<u8>> {
             Err(error) => return Err(error),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Changes made up by a test.

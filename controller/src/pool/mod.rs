@@ -14,7 +14,7 @@ mod key;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant as StdInstant};
 
 use sandbox_api::DEFAULT_LIFETIME;
@@ -248,8 +248,7 @@ impl Template {
 
 impl Pool {
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent between any two statements that can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.state)
     }
 
     fn count(&self, count: impl FnOnce(&mut PoolStats)) {

@@ -1,7 +1,7 @@
 //! The stdin of a process: a bounded queue between those who write and the process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -76,7 +76,7 @@ impl Stdin {
     /// Closes it after what was written.
     pub fn close(&self) -> Result<(), StdinError> {
         self.queue()?;
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
+        crate::lock(&self.queue).take();
         Ok(())
     }
 
@@ -94,7 +94,7 @@ impl Stdin {
         if self.room.is_closed() {
             return Err(StdinError::Ended);
         }
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = crate::lock(&self.queue);
         queue.clone().ok_or(StdinError::NoStdin)
     }
 }

@@ -1,7 +1,7 @@
 //! The processes of a sandbox.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use sandbox_protocol::limits::MAX_COMMANDS;
@@ -84,7 +84,7 @@ impl ProcessTable {
 
     /// When these bytes, which no reader waits for, may be taken.
     pub fn unread(&self, bytes: u64, now: Instant) -> Instant {
-        let mut next = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = crate::lock(&self.unread);
         let at = next.map_or(now, |next| next.max(now));
         *next = Some(at + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / UNREAD_BYTES));
         at
@@ -92,7 +92,7 @@ impl ProcessTable {
 
     /// Without those that ended long ago.
     fn known(&self) -> MutexGuard<'_, Known> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = crate::lock(&self.known);
         let mut ended = 0;
         known.processes.retain(|process| {
             let is_ended = process.has_ended_for(Duration::ZERO);

@@ -1,7 +1,7 @@
 //! State that a controller shares with its sandboxes.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sandbox_api::{Ceiling, DiskReserve, RootFs};
@@ -60,18 +60,14 @@ impl OwnMounts {
         Self { are_possible, refused: Mutex::new(None) }
     }
 
-    fn refused(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the engine probably mounts them.
     pub fn are_likely(&self) -> bool {
-        self.are_possible && self.refused().is_none_or(|at| at.elapsed() >= REFUSED_FOR)
+        self.are_possible && crate::lock(&self.refused).is_none_or(|at| at.elapsed() >= REFUSED_FOR)
     }
 
     /// It has refused one.
     pub fn refuse(&self) {
-        *self.refused() = Some(Instant::now());
+        *crate::lock(&self.refused) = Some(Instant::now());
     }
 }
 

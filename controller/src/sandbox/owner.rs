@@ -1,7 +1,7 @@
 //! Names of users and groups on this machine.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Gid, Group, Uid, User};
@@ -37,7 +37,7 @@ impl Owners {
     }
 
     fn known(&self, ids: Ids, now: Instant) -> Arc<OnceCell<Names>> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = crate::lock(&self.0);
         if known.len() >= MAX_KNOWN && !known.contains_key(&ids) {
             // Rare, so clearing the whole cache is good enough.
             known.clear();

@@ -1,6 +1,6 @@
 //! What a sandbox's container uses now.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The shortest time that a share of the processors is computed over.
@@ -28,7 +28,7 @@ impl CpuSample {
 
     /// The share that was used of so many processors since the last sample, if that is long enough ago.
     pub fn ratio(&self, now: Instant, used: Duration, processors: f64) -> f64 {
-        let mut sample = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sample = crate::lock(&self.0);
         let (at, before, _) = *sample;
         let time = now.saturating_duration_since(at);
         if time >= SHORTEST {

@@ -1,6 +1,6 @@
 //! The task that measures an io dir while commands run.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use sandbox_api::DiskReserve;
@@ -43,7 +43,7 @@ impl Watcher {
     /// Adds how large the io dir may become in a run, for as long as the returned value exists.
     pub fn begin(&self, limit: DiskUsage) -> Arc<DiskUsage> {
         let limit = Arc::new(limit);
-        let mut all = self.runs.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = crate::lock(&self.runs.0);
         all.retain(|limit| limit.strong_count() > 0);
         all.push(Arc::downgrade(&limit));
         limit
@@ -57,7 +57,7 @@ struct Runs(Mutex<Vec<Weak<DiskUsage>>>);
 impl Runs {
     /// The lowest limit and the highest, of each.
     fn limits(&self) -> (DiskUsage, DiskUsage) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = crate::lock(&self.0);
         let all: Vec<_> = all.iter().filter_map(Weak::upgrade).map(|limit| *limit).collect();
         let lowest = |of: fn(&DiskUsage) -> u64| all.iter().map(of).min().unwrap_or(u64::MAX);
         let least = DiskUsage { bytes: lowest(|it| it.bytes), entries: lowest(|it| it.entries) };
