@@ -9,7 +9,7 @@ pub(crate) mod write_monitor;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::{fs, io};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
@@ -25,7 +25,6 @@ use sandbox_staging::fresh::FreshDir;
 use sandbox_staging::{CopyBounds, Method, NewDirectory, Records, Stage, StageError, copy_out};
 
 use crate::error::{CLOSED, Error};
-use crate::io_dir::staged::{StagedIoDir, Staging};
 
 /// The files of a private io dir, until it ends or they are kept.
 #[derive(Debug)]
@@ -65,6 +64,30 @@ pub(crate) struct IoDir {
     staged: Mutex<Option<Box<StagedIoDir>>>,
     /// The sandbox's view, if that is an overlay.
     view: Mutex<Option<Arc<OwnedFd>>>,
+}
+
+/// An io dir whose sandbox works on a stage of it. Dropping it discards the changes.
+#[derive(Debug)]
+pub(crate) struct StagedIoDir {
+    stage: Stage,
+    io_dir: IoDir,
+    /// The copy, or the upper layer.
+    files: Source,
+}
+
+impl Drop for StagedIoDir {
+    fn drop(&mut self) {
+        self.io_dir.release();
+    }
+}
+
+/// How an io dir is to be staged.
+#[derive(Debug)]
+pub(crate) enum Staging {
+    Copy,
+    /// By an overlay with its upper layer in this image, or why there is no image: then next to the io
+    /// dir. By a copy if no overlay is possible.
+    Overlay(Result<BoundedDir, String>),
 }
 
 /// A stage, its files, and the layers of the overlay, if it is to be one.
@@ -133,15 +156,12 @@ impl IoDir {
                 return Err(refuse(reason));
             }
         };
-        let Self { path, source: lower, hold, made, .. } = self;
         let source = match &overlay {
-            Some(_) => Source { overlay, ..lower.clone() },
+            Some(_) => Source { overlay, ..self.source.clone() },
             None => opened.source.clone(),
         };
-        let hold = hold.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let shown = Some(path.clone());
-        let files = opened.source.clone();
-        let staged = StagedIoDir { stage, path, lower, files, hold, made };
+        let (shown, files) = (Some(self.path.clone()), opened.source.clone());
+        let staged = StagedIoDir { stage, io_dir: self, files };
         Ok(Self { source, shown, staged: Mutex::new(Some(Box::new(staged))), ..opened })
     }
 
@@ -298,7 +318,8 @@ impl IoDir {
     /// The staged io dir and the stage, unless that is in an image: both must be mountable.
     pub fn staged_sources(&self) -> Vec<Source> {
         let staged = crate::lock(&self.staged);
-        let sources = |staged: &StagedIoDir| vec![staged.lower.clone(), staged.files.clone()];
+        let sources =
+            |staged: &StagedIoDir| vec![staged.io_dir.source.clone(), staged.files.clone()];
         let mut sources = staged.as_deref().map(sources).unwrap_or_default();
         sources.retain(|source| !source.is_private());
         sources
@@ -307,7 +328,7 @@ impl IoDir {
     /// A path of the caller's directory that cannot be redirected.
     pub fn host_dir(&self) -> PathBuf {
         let staged = crate::lock(&self.staged);
-        let source = staged.as_ref().map_or(&self.source, |staged| &staged.lower);
+        let source = staged.as_ref().map_or(&self.source, |staged| &staged.io_dir.source);
         format!("/proc/self/fd/{}", source.file.as_raw_fd()).into()
     }
 

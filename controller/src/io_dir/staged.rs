@@ -2,41 +2,13 @@
 //! to the io dir at the end, or not.
 
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
 
 use sandbox_api::changes::{Changes, CommitPolicy, StagingMethod};
-use sandbox_engine::Source;
 use sandbox_redact::Redactions;
-use sandbox_staging::bounded::BoundedDir;
-use sandbox_staging::created::{self, CreatedDirs};
-use sandbox_staging::{Commit, NewDirectory, Stage, StageError, copy_out};
+use sandbox_staging::{Commit, NewDirectory, StageError, copy_out};
 
+use super::StagedIoDir;
 use crate::error::Error;
-
-/// How an io dir is to be staged.
-#[derive(Debug)]
-pub(crate) enum Staging {
-    Copy,
-    /// By an overlay with its upper layer in this image, or why there is no image: then next to the io
-    /// dir. By a copy if no overlay is possible.
-    Overlay(Result<BoundedDir, String>),
-}
-
-/// An io dir whose sandbox works on a stage of it. Dropping it discards the changes.
-#[derive(Debug)]
-pub(crate) struct StagedIoDir {
-    pub stage: Stage,
-    /// The path of the io dir.
-    pub path: PathBuf,
-    /// The io dir.
-    pub lower: Source,
-    /// The copy, or the upper layer.
-    pub files: Source,
-    /// The lock on it.
-    pub hold: Option<OwnedFd>,
-    /// The directories that were created for it.
-    pub made: Option<CreatedDirs>,
-}
 
 /// The end of a staged io dir.
 #[derive(Debug)]
@@ -72,7 +44,7 @@ impl StagedIoDir {
         redactions: &Redactions,
         reached: impl FnMut(&'static str),
     ) -> Result<StagedEnd, Error> {
-        let path = self.path.clone();
+        let path = self.io_dir.path.clone();
         // A file's name may have a secret.
         let shown = |error: &dyn std::fmt::Display| {
             let mut reason = error.to_string();
@@ -120,16 +92,5 @@ impl StagedIoDir {
         let mut changes = Changes { committed, staging, conflicts, manifest };
         redactions.changes(&mut changes);
         Ok(StagedEnd { changes, diff })
-    }
-}
-
-impl Drop for StagedIoDir {
-    fn drop(&mut self) {
-        if let Some(held) = &self.hold {
-            created::release(held);
-        }
-        if let Some(made) = &self.made {
-            made.remove_if_empty();
-        }
     }
 }
