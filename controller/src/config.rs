@@ -84,16 +84,18 @@ impl Config {
     }
 
     pub(crate) fn reserved_dirs(&self) -> ReservedDirs {
-        ReservedDirs {
-            state_dir: self.state_dir.clone(),
-            data_dir: self.engine.embedded.data_dir.clone(),
-            store_dir: geteuid().is_root().then(sandbox_engine::store_directory),
-            scratch_dir: self.scratch_dir.clone(),
-            shared_scratch_dir: self.shared_scratch_dir.clone(),
-            service_dir: self.service_dir.clone(),
-            private_dir: Some(self.private_dir()),
-            files: self.reserved_files.clone(),
-        }
+        let own = [
+            ("state directory", Some(self.state_dir.clone())),
+            // Even if another engine is in use: its files are executed as root.
+            ("data directory", Some(self.engine.embedded.data_dir.clone())),
+            ("scratch directory", Some(self.scratch_dir.clone())),
+            ("scratch directory", self.shared_scratch_dir.clone()),
+            ("service's data directory", self.service_dir.clone()),
+            ("directory of agents' io dirs", Some(self.private_dir())),
+        ];
+        let own = own.into_iter().filter_map(|(name, path)| Some((name, path?))).collect();
+        let store_dir = geteuid().is_root().then(sandbox_engine::store_directory);
+        ReservedDirs { own, store_dir, files: self.reserved_files.clone() }
     }
 
     /// Refuses to write into the controller's own directories, or into that of a service that runs, where

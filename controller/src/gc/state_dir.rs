@@ -36,7 +36,7 @@ pub(crate) struct StateDir {
     path: PathBuf,
     instances: PathBuf,
     /// Where fresh io dirs are.
-    scratch: PathBuf,
+    pub scratch: PathBuf,
     /// The records of stages of io dirs.
     pub stages: Records,
     /// Identifies this boot of this machine, and this user.

@@ -26,21 +26,10 @@ const PSEUDO_FILE_SYSTEMS: &[&str] = &[
 /// The directories of a controller, which may not exist yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReservedDirs {
-    /// Locks, records, caches, programs: in the runtime directory.
-    pub state_dir: PathBuf,
-    /// The embedded engine's data directory, even if another engine is in use: its files are
-    /// executed as root.
-    pub data_dir: PathBuf,
+    /// Each with what it is: `state directory`.
+    pub own: Vec<(&'static str, PathBuf)>,
     /// The stores of programs that are executed as root, if this user is root.
     pub store_dir: Option<PathBuf>,
-    /// Fresh io dirs of other sandboxes.
-    pub scratch_dir: PathBuf,
-    /// The same of other controllers, if they have another one.
-    pub shared_scratch_dir: Option<PathBuf>,
-    /// What a service keeps, if there is one.
-    pub service_dir: Option<PathBuf>,
-    /// Io dirs that live as long as a server.
-    pub private_dir: Option<PathBuf>,
     /// Files of the caller's that no sandbox may write. They may not exist yet.
     pub files: Vec<PathBuf>,
 }
@@ -81,11 +70,8 @@ impl MountPolicy {
             let location = locate(&format!("the {name}"), path)?;
             Ok::<_, Error>(ReservedDir { name, path: path.clone(), location })
         };
-        let mut own = vec![
-            reserve("state directory", &folders.state_dir)?,
-            reserve("data directory", &folders.data_dir)?,
-            reserve("scratch directory", &folders.scratch_dir)?,
-        ];
+        let own = folders.own.iter().map(|&(name, ref path)| reserve(name, path));
+        let mut own = own.collect::<Result<Vec<_>, _>>()?;
         if let Some(path) = &folders.store_dir {
             let programs = reserve("directory of programs", path)?;
             // Each is a file system of its own.
@@ -96,15 +82,6 @@ impl MountPolicy {
                 ..programs
             }));
             own.push(programs);
-        }
-        if let Some(path) = &folders.shared_scratch_dir {
-            own.push(reserve("scratch directory", path)?);
-        }
-        if let Some(path) = &folders.service_dir {
-            own.push(reserve("service's data directory", path)?);
-        }
-        if let Some(path) = &folders.private_dir {
-            own.push(reserve("directory of agents' io dirs", path)?);
         }
         let devices = locate("the directory of devices", Path::new(DEVICES))?;
         // A path without a location cannot be written.

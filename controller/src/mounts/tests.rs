@@ -127,12 +127,8 @@ async fn a_directory_that_was_moved_above_a_mount_point_is_found_by_the_same_tab
 async fn a_sandbox_with_nothing_of_the_host_needs_no_mount_table() {
     // Neither can be located: it would be refused if it were checked.
     let folder = PathBuf::from("/proc/self/fd/999999/x");
-    let folders = ReservedDirs {
-        state_dir: folder.clone(),
-        data_dir: folder.clone(),
-        scratch_dir: folder,
-        ..ReservedDirs::default()
-    };
+    let own = vec![("state directory", folder)];
+    let folders = ReservedDirs { own, ..ReservedDirs::default() };
     let mut guard = MountGuard::new(&MountWatch::default(), &folders);
     guard.check_path("the io dir", Path::new("")).unwrap();
     assert!(guard.rules.is_none());
@@ -144,13 +140,12 @@ async fn a_sandbox_with_nothing_of_the_host_needs_no_mount_table() {
 #[tokio::test]
 async fn files_checked_at_launch_are_not_kept_open() {
     let dir = tempfile::tempdir().unwrap();
-    let (state, data) = (dir.path().join("state"), dir.path().join("data"));
-    let folders = ReservedDirs {
-        scratch_dir: state.join("scratch"),
-        state_dir: state,
-        data_dir: data,
-        ..ReservedDirs::default()
-    };
+    let own = vec![
+        ("state directory", dir.path().join("state")),
+        ("data directory", dir.path().join("data")),
+        ("scratch directory", dir.path().join("state/scratch")),
+    ];
+    let folders = ReservedDirs { own, ..ReservedDirs::default() };
     let io = dir.path().join("io");
     fs::create_dir(&io).unwrap();
     let file = Arc::new(File::open(&io).unwrap().into());
@@ -168,12 +163,12 @@ async fn files_checked_at_launch_are_not_kept_open() {
 async fn data_directory_of_a_server_that_runs_is_not_mounted_whatever_the_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let folders = ReservedDirs {
-        state_dir: at("state"),
-        data_dir: at("data"),
-        scratch_dir: at("scratch"),
-        ..ReservedDirs::default()
-    };
+    let own = vec![
+        ("state directory", at("state")),
+        ("data directory", at("data")),
+        ("scratch directory", at("scratch")),
+    ];
+    let folders = ReservedDirs { own, ..ReservedDirs::default() };
     fs::create_dir_all(at("served/files/a")).unwrap();
     fs::write(at("served/store.db"), "").unwrap();
     let lock = File::create(at("served/lock")).unwrap();
@@ -196,7 +191,8 @@ async fn data_directory_of_a_server_that_runs_is_not_mounted_whatever_the_config
         }
     }
     // The server's own sandboxes have io dirs there.
-    let of_server = ReservedDirs { service_dir: Some(at("served")), ..folders.clone() };
+    let mut of_server = folders.clone();
+    of_server.own.push(("service's data directory", at("served")));
     guard(&of_server).add_own("it", &source("served/files/a")).unwrap();
     guard(&folders).add_own("it", &source("served/files/a")).unwrap_err();
 }

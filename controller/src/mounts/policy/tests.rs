@@ -30,13 +30,14 @@ impl Host {
     /// With more lines in the mount table.
     fn policy_with(&self, mounts: &str) -> MountPolicy {
         let folders = ReservedDirs {
-            state_dir: self.path("own/state"),
-            data_dir: self.path("own/data"),
+            own: vec![
+                ("state directory", self.path("own/state")),
+                ("data directory", self.path("own/data")),
+                ("scratch directory", self.path("own/scratch")),
+                ("service's data directory", self.path("service")),
+                ("directory of agents' io dirs", self.path("own/scratch-mcp")),
+            ],
             store_dir: None,
-            scratch_dir: self.path("own/scratch"),
-            shared_scratch_dir: None,
-            service_dir: Some(self.path("service")),
-            private_dir: Some(self.path("own/scratch-mcp")),
             files: vec![self.path("runner/later/env")],
         };
         let table = [&fs::read(MOUNTINFO).unwrap(), mounts.as_bytes()].concat();

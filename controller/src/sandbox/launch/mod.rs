@@ -387,7 +387,7 @@ async fn private_io_dir(
     mounts: Mounts,
 ) -> Result<IoDir, Error> {
     let is_embedded = shared.engine.info().kind == EngineKind::Embedded;
-    let (scratch, size) = (&shared.folders.scratch_dir, size_of(&spec.limits));
+    let (scratch, size) = (&shared.instance.state.scratch, size_of(&spec.limits));
     let refuse = |reason: String| Error::PrivateIoDir { reason };
     if let Some(path) = &spec.kept_at {
         let wanted = match (is_to_be_bounded(spec), mounts) {
@@ -457,8 +457,8 @@ async fn bounded(
     }
     // It starts a program, and mounts.
     let make = tokio::task::spawn_blocking(move || {
-        let templates = shared.instance.state.templates_dir();
-        BoundedDir::on_disk(size, owner, &shared.folders.scratch_dir, &templates)
+        let state = &shared.instance.state;
+        BoundedDir::on_disk(size, owner, &state.scratch, &state.templates_dir())
     });
     match make.await {
         Ok(made) => made.map_err(|error| error.to_string()),

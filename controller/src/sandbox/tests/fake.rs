@@ -269,9 +269,11 @@ pub fn shared(engine: Arc<dyn Engine>) -> (Arc<Shared>, tempfile::TempDir) {
         // Tests stop the clock of their own.
         watch_runtime: Handle::current,
         folders: ReservedDirs {
-            state_dir: state.path().join("s"),
-            data_dir: state.path().join("data"),
-            scratch_dir: state.path().join("scratch"),
+            own: vec![
+                ("state directory", state.path().join("s")),
+                ("data directory", state.path().join("data")),
+                ("scratch directory", state.path().join("scratch")),
+            ],
             ..ReservedDirs::default()
         },
         mount_watch: MountWatch::default(),

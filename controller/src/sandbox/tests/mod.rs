@@ -958,7 +958,7 @@ async fn an_engine_that_hangs_in_a_sweep_blocks_commands_only_briefly() {
 #[tokio::test(start_paused = true)]
 async fn only_the_doctors_own_directory_may_be_a_root() {
     let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
-    let empty = EmbeddedConfig::empty_root(&world.shared.folders.data_dir);
+    let empty = EmbeddedConfig::empty_root(&world._state.path().join("data"));
     std::fs::create_dir_all(&empty).unwrap();
     let file = Arc::new(std::fs::File::open(&empty).unwrap().into());
     let root = ProgramRoot::Directory(Source::new(empty.to_str().unwrap().to_owned(), file));
