@@ -1,11 +1,11 @@
 //! Background work that must be completed before the process exits.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
 
 use crate::error::Error;
 
@@ -13,7 +13,7 @@ use crate::error::Error;
 pub(crate) struct Cleanup {
     /// The runtime that connected: values may be dropped outside of it.
     runtime: Handle,
-    tasks: Mutex<JoinSet<()>>,
+    tasks: TaskTracker,
     has_failed: Arc<AtomicBool>,
     /// Whether an engine is removing something by itself.
     is_handed_over: AtomicBool,
@@ -24,14 +24,10 @@ impl Cleanup {
     pub fn new() -> Self {
         Self {
             runtime: Handle::current(),
-            tasks: Mutex::default(),
+            tasks: TaskTracker::new(),
             has_failed: Arc::default(),
             is_handed_over: AtomicBool::new(false),
         }
-    }
-
-    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does `work` in the background; the returned receiver reports the result.
@@ -41,9 +37,7 @@ impl Cleanup {
     ) -> oneshot::Receiver<Result<(), Error>> {
         let (sender, receiver) = oneshot::channel();
         let has_failed = self.has_failed.clone();
-        let mut tasks = self.tasks();
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn_on(
+        self.tasks.spawn_on(
             async move {
                 let result = work.await;
                 if let Err(error) = &result {
@@ -74,12 +68,8 @@ impl Cleanup {
 
     /// Waits for all work, and returns whether everything was removed.
     pub async fn finish(&self) -> bool {
-        loop {
-            let mut tasks = std::mem::take(&mut *self.tasks());
-            if tasks.is_empty() {
-                return !self.has_failed.load(Ordering::Relaxed);
-            }
-            while tasks.join_next().await.is_some() {}
-        }
+        self.tasks.close();
+        self.tasks.wait().await;
+        !self.has_failed.load(Ordering::Relaxed)
     }
 }

@@ -177,25 +177,24 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
     /// The next slot to start: the number of its group and its template. Learnt groups are filled
     /// only if there `is_room`, which is called only if that matters.
     pub fn next_fill(&mut self, now: Instant, is_room: impl FnOnce() -> bool) -> Option<(u64, &T)> {
-        let is_due = |group: &SlotGroup<K, T, S>| group.missing() > 0 && group.not_before <= now;
-        let is_room = self.groups.iter().any(|it| it.is_learnt && is_due(it)) && is_room();
-        let due = self.groups.iter_mut().filter(|it| is_due(it) && (is_room || !it.is_learnt));
-        // First the one that has the least.
-        let group = due.min_by_key(|group| group.slots.len() + group.filling)?;
+        let at = self.next_group(now, is_room)?;
+        let group = &mut self.groups[at];
         group.filling += 1;
         Some((group.number, &group.template))
     }
 
-    /// Whether [`next_fill`](Self::next_fill) finds something. `is_room` is called only if that
-    /// matters.
+    /// Whether [`next_fill`](Self::next_fill) finds something.
     pub fn has_work(&self, now: Instant, is_room: impl FnOnce() -> bool) -> bool {
-        let due = |group: &&SlotGroup<K, T, S>| group.missing() > 0 && group.not_before <= now;
-        let (mut is_due, mut is_named_due) = (false, false);
-        for group in self.groups.iter().filter(due) {
-            is_due = true;
-            is_named_due |= !group.is_learnt;
-        }
-        is_named_due || (is_due && is_room())
+        self.next_group(now, is_room).is_some()
+    }
+
+    fn next_group(&self, now: Instant, is_room: impl FnOnce() -> bool) -> Option<usize> {
+        let is_due = |group: &SlotGroup<K, T, S>| group.missing() > 0 && group.not_before <= now;
+        let is_room = self.groups.iter().any(|it| it.is_learnt && is_due(it)) && is_room();
+        let all = self.groups.iter().enumerate();
+        let due = all.filter(|(_, it)| is_due(it) && (is_room || !it.is_learnt));
+        // First the one that has the least.
+        due.min_by_key(|(_, it)| it.slots.len() + it.filling).map(|(at, _)| at)
     }
 
     /// When the next slot may be started that has to wait because of failures.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use sandbox_api::DiskReserve;
-use sandbox_dirfd::{DiskUsage, FreeSpace};
+use sandbox_dirfd::DiskUsage;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -26,17 +26,8 @@ impl Watcher {
     pub fn start(scanner: Scanner, reserve: DiskReserve, clock: Clock, now: Reading) -> Arc<Self> {
         let (measured, runs) = (watch::Sender::new(now), Arc::new(Runs::default()));
         let runtime = scanner.runtime.clone();
-        let watch = Watch {
-            scanner,
-            reserve,
-            clock,
-            ended: Instant::now(),
-            took: Duration::ZERO,
-            space: now.space,
-            runs: runs.clone(),
-            measured: measured.clone(),
-        };
-        let task = AbortOnDropHandle::new(runtime.spawn(watch.run()));
+        let work = keep_measuring(scanner, reserve, clock, runs.clone(), measured.clone());
+        let task = AbortOnDropHandle::new(runtime.spawn(work));
         Arc::new(Self { measured, runs, _task: task })
     }
 
@@ -66,56 +57,42 @@ impl Runs {
 }
 
 /// The task of a watcher.
-struct Watch {
+async fn keep_measuring(
     scanner: Scanner,
     reserve: DiskReserve,
     clock: Clock,
-    /// When the last measurement ended, how long it took, and the free space before it.
-    ended: Instant,
-    took: Duration,
-    space: Option<FreeSpace>,
     runs: Arc<Runs>,
     measured: watch::Sender<Reading>,
-}
-
-impl Watch {
-    async fn run(mut self) {
-        let mut space = self.space;
-        loop {
-            let (least, most) = self.runs.limits();
-            let used = self.measured.borrow().usage;
-            let left = DiskUsage {
-                bytes: least.bytes.saturating_sub(used.bytes),
-                entries: least.entries.saturating_sub(used.entries),
-            };
-            let next = self.clock.now() + tick(left, space, self.reserve);
-            self.clock.sleep_until(next).await;
-            space = self.free_space().await;
-            if self.ended.elapsed() >= rest(self.took, gone(self.space, space), left) {
-                self.measure(space, most.entries.saturating_add(1)).await;
-            } else {
-                self.measured.send_if_modified(|last| {
-                    last.space = space;
-                    space.is_some_and(|space| too_little(space, self.reserve).is_some())
-                });
-            }
+) {
+    let mut space = measured.borrow().space;
+    // When the last measurement ended, how long it took, and the free space before it.
+    let (mut ended, mut took, mut space_before) = (Instant::now(), Duration::ZERO, space);
+    loop {
+        let (least, most) = runs.limits();
+        let used = measured.borrow().usage;
+        let left = DiskUsage {
+            bytes: least.bytes.saturating_sub(used.bytes),
+            entries: least.entries.saturating_sub(used.entries),
+        };
+        let next = clock.now() + tick(left, space, reserve);
+        clock.sleep_until(next).await;
+        let io_dir = scanner.io_dir.clone();
+        space = blocking(&scanner.runtime, move || space_of(&io_dir)).await.flatten();
+        if ended.elapsed() < rest(took, gone(space_before, space), left) {
+            measured.send_if_modified(|last| {
+                last.space = space;
+                space.is_some_and(|space| too_little(space, reserve).is_some())
+            });
+            continue;
         }
-    }
-
-    async fn measure(&mut self, space: Option<FreeSpace>, most: u64) {
         let began = Instant::now();
-        let measured = self.scanner.measure(most).await;
-        (self.ended, self.took, self.space) = (Instant::now(), began.elapsed(), space);
-        self.measured.send_modify(|last| match measured {
+        let found = scanner.measure(most.entries.saturating_add(1)).await;
+        (ended, took, space_before) = (Instant::now(), began.elapsed(), space);
+        measured.send_modify(|last| match found {
             Some((usage, coverage)) => {
                 *last = Reading { usage, coverage, space, is_missing: false };
             }
             None => last.is_missing = true,
         });
-    }
-
-    async fn free_space(&self) -> Option<FreeSpace> {
-        let io_dir = self.scanner.io_dir.clone();
-        blocking(&self.scanner.runtime, move || space_of(&io_dir)).await.flatten()
     }
 }
