@@ -104,13 +104,7 @@ impl Evidence {
             exit.over_memory || exit.oom_killed == Some(true) && exit.code != Some(0)
         });
         if let Some(KillReason::Deadline | KillReason::Lifetime) = self.our_kill {
-            let limit = humantime::format_duration(self.limits.timeout);
-            let text = format!("the {} did not end within its {limit}", self.what);
-            let message = match &self.unproven {
-                None => format!("killed: {text}"),
-                Some(why) => format!("{text}; its container may not have ended yet: {why}"),
-            };
-            return Outcome::Timeout(failure(ErrorKind::Timeout, message));
+            return self.timed_out(self.unproven.as_deref());
         }
         if oom {
             return self.out_of_memory();
@@ -133,6 +127,17 @@ impl Evidence {
         Outcome::AgentLost { detail: with_stderr(&detail, &self.stderr) }
     }
 
+    /// `unproven` is why it may go on.
+    fn timed_out(&self, unproven: Option<&str>) -> Outcome {
+        let limit = humantime::format_duration(self.limits.timeout);
+        let text = format!("the {} did not end within its {limit}", self.what);
+        let message = match unproven {
+            None => format!("killed: {text}"),
+            Some(why) => format!("{text}; its container may not have ended yet: {why}"),
+        };
+        Outcome::Timeout(failure(ErrorKind::Timeout, message))
+    }
+
     fn out_of_memory(&self) -> Outcome {
         let message =
             format!("killed: the sandbox used more than its {} of memory", self.limits.memory);
@@ -146,23 +151,13 @@ impl Evidence {
         out_of_memory: bool,
     ) -> Outcome {
         match (stopped, end) {
-            (Some(ExecStop::Timeout), _) => {
-                let limit = humantime::format_duration(self.limits.timeout);
-                let message = format!("killed: the {} did not end within its {limit}", self.what);
-                Outcome::Timeout(failure(ErrorKind::Timeout, message))
-            }
+            (Some(ExecStop::Timeout), _) => self.timed_out(None),
             (Some(ExecStop::OutputLimit), _) => {
                 let most = self.limits.output_bytes;
                 let message = format!("killed: its output was more than {most}");
                 Outcome::Limit(failure(ErrorKind::OutputLimit, message))
             }
-            (Some(ExecStop::Cancelled), _) => match self.cancel {
-                Some(cause) => Outcome::Cancelled { cause },
-                None => Outcome::AgentLost {
-                    detail: "the agent reports a cancelled program without a cancel request"
-                        .to_owned(),
-                },
-            },
+            (Some(ExecStop::Cancelled), _) => cancelled(self.cancel, "program"),
             (None | Some(ExecStop::EvasionOfAnother), end) => match end {
                 ExecEnd::Exited(0) => Outcome::Ok { result: RawValue::NULL.to_owned() },
                 ExecEnd::Exited(code) => Outcome::Exit(Exit::Code(code)),
@@ -208,12 +203,7 @@ fn judge_script(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
         RunEnd::Returned(result) => Outcome::Ok { result },
         RunEnd::Failed(error) => match error.kind {
             ErrorKind::Timeout => Outcome::Timeout(error),
-            ErrorKind::Cancelled => match cancel {
-                Some(cause) => Outcome::Cancelled { cause },
-                None => Outcome::AgentLost {
-                    detail: "the agent reports a cancelled run without a cancel request".to_owned(),
-                },
-            },
+            ErrorKind::Cancelled => cancelled(cancel, "run"),
             kind if kind.is_limit() => Outcome::Limit(error),
             ErrorKind::Syntax | ErrorKind::Runtime | ErrorKind::ResultNotJson => {
                 Outcome::ScriptError(error)
@@ -224,6 +214,16 @@ fn judge_script(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
             kind => Outcome::AgentLost {
                 detail: format!("the agent ended the run as {kind}: {}", error.message),
             },
+        },
+    }
+}
+
+/// The agent's word that it was cancelled counts only if it was told to.
+fn cancelled(cancel: Option<CancelCause>, what: &str) -> Outcome {
+    match cancel {
+        Some(cause) => Outcome::Cancelled { cause },
+        None => Outcome::AgentLost {
+            detail: format!("the agent reports a cancelled {what} without a cancel request"),
         },
     }
 }

@@ -12,6 +12,7 @@ use crate::error::Error;
 
 /// Paths that the container already has.
 const RESERVED: &[&str] = &["/proc", "/sys", "/dev", "/etc", sandbox_protocol::argv::MOUNTED_AGENT];
+const WORKDIR: &str = "the working directory";
 /// In memory, if the sandbox supports commands.
 const TMP: &str = "/tmp";
 /// Descriptors of the agent that are neither a script's open handles nor mounts.
@@ -42,13 +43,6 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub fn new(spec: &SandboxSpec, confinement: ConfinementPolicy) -> Result<Self, Error> {
-        let guest = |what: &'static str, path: &str| {
-            GuestPath::new(path).map_err(|source| Error::GuestPath {
-                what,
-                path: path.to_owned(),
-                source,
-            })
-        };
         let has_io = spec.io_dir.is_some() || spec.private_io.is_some();
         let io = has_io.then(|| guest("the mount path", &spec.mount_path)).transpose()?;
         if let (true, Some(input)) = (spec.io_is_off, spec.inputs.first()) {
@@ -97,11 +91,9 @@ impl Plan {
             (None, io) => io.clone(),
             (Some(workdir), Some(io)) => {
                 let resolved = GuestPath::resolve(workdir.as_bytes(), io, Some(io));
-                Some(resolved.map_err(|source| bad_workdir(workdir, source))?.path)
+                Some(named(WORKDIR, workdir, resolved)?.path)
             }
-            (Some(workdir), None) => {
-                Some(GuestPath::new(workdir).map_err(|source| bad_workdir(workdir, source))?)
-            }
+            (Some(workdir), None) => Some(guest(WORKDIR, workdir)?),
         };
         let mounts: Vec<Mount> = io
             .iter()
@@ -242,13 +234,7 @@ fn taken(
     inputs: &GuestPath,
 ) -> Result<Option<GuestPath>, Error> {
     let tmp = spec.root.supports_exec().then_some(TMP);
-    let fixed = RESERVED.iter().copied().chain(tmp).map(|path| {
-        GuestPath::new(path).map_err(|source| Error::GuestPath {
-            what: "a reserved path",
-            path: path.to_owned(),
-            source,
-        })
-    });
+    let fixed = RESERVED.iter().copied().chain(tmp).map(|path| guest("a reserved path", path));
     for other in fixed.chain([Ok(inputs.clone())]) {
         let other = other?;
         let may_be_below = access == Access::Write && other.as_bytes() == TMP.as_bytes();
@@ -282,8 +268,13 @@ fn proxy(mode: Mode, list: &Allowlist) -> Result<Option<u16>, Error> {
     }
 }
 
-fn bad_workdir(path: &str, source: PathError) -> Error {
-    Error::GuestPath { what: "the working directory", path: path.to_owned(), source }
+/// The path that a setting has.
+fn guest(what: &'static str, path: &str) -> Result<GuestPath, Error> {
+    named(what, path, GuestPath::new(path))
+}
+
+fn named<T>(what: &'static str, path: &str, parsed: Result<T, PathError>) -> Result<T, Error> {
+    parsed.map_err(|source| Error::GuestPath { what, path: path.to_owned(), source })
 }
 
 #[cfg(test)]
