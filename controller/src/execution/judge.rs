@@ -32,7 +32,7 @@ pub(crate) enum AgentReport {
 }
 
 /// The evidence at the end of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Evidence {
     /// What ended, for the message: `script` or `program`.
     pub what: &'static str,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sandbox_api::{CancelCause, Limits, Outcome, Usage, millis};
 use sandbox_engine::{EngineError, ExitEvidence};
 use sandbox_protocol::WireError;
-use sandbox_protocol::message::{Cancel, ScriptError};
+use sandbox_protocol::message::Cancel;
 use sandbox_session::{CallError, Reply, SessionEnd};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -73,20 +73,14 @@ impl CancelHandle {
 
 /// Supervises a script or a command, and collects the evidence of how it ended.
 pub(crate) struct Supervisor {
-    /// What is supervised, for messages: `script` or `program`.
-    what: &'static str,
     pub inner: Arc<Inner>,
     cancelled: watch::Receiver<Cancelled>,
     /// How long the agent may take to answer after it was to end it, before the container is killed.
     grace: Duration,
     /// How long it may go on after a cancel, before the agent kills it.
     stop_timeout: Duration,
-    cancel: Option<CancelCause>,
-    /// The limit that the controller saw it exceed.
-    limit: Option<ScriptError>,
-    our_kill: Option<KillReason>,
-    /// Why it is unknown whether that kill has ended the container.
-    unproven: Option<String>,
+    /// What the controller did and saw so far.
+    evidence: Evidence,
 }
 
 impl Supervisor {
@@ -102,13 +96,13 @@ impl Supervisor {
             // It came while this was started.
             cancelled.mark_changed();
         }
-        let (cancel, limit, our_kill, unproven) = (None, None, None, None);
-        Self { what, inner, cancelled, grace, stop_timeout, cancel, limit, our_kill, unproven }
+        let evidence = Evidence { what, ..Evidence::default() };
+        Self { inner, cancelled, grace, stop_timeout, evidence }
     }
 
     /// Whether the agent was asked to end it early.
     pub const fn is_cancelled(&self) -> bool {
-        self.cancel.is_some() || self.limit.is_some()
+        self.evidence.cancel.is_some() || self.evidence.limit.is_some()
     }
 
     /// Sends the request. `None`: there will be no answer.
@@ -137,7 +131,7 @@ impl Supervisor {
             },
             // An agent that does not answer requests accepts no more of them.
             Ok(()) = self.cancelled.changed() => {
-                self.cancel = self.cancelled.borrow_and_update().cause;
+                self.evidence.cancel = self.cancelled.borrow_and_update().cause;
                 self.give_up(KillReason::Cancel).await;
                 Ok(None)
             }
@@ -171,7 +165,7 @@ impl Supervisor {
                 answer = reply.wait() => return self.settle(answer, &check).await,
                 Ok(()) = self.cancelled.changed() => {
                     let cancelled = *self.cancelled.borrow_and_update();
-                    self.cancel = cancelled.cause;
+                    self.evidence.cancel = cancelled.cause;
                     if cancelled.at_once {
                         kill_at = clock.now();
                     } else {
@@ -179,12 +173,12 @@ impl Supervisor {
                         self.ask_to_cancel(Cancel { id: reply.answer.id, at_once: false });
                     }
                 }
-                limit = &mut passed, if self.limit.is_none() => {
-                    self.limit = Some(limit);
+                limit = &mut passed, if self.evidence.limit.is_none() => {
+                    self.evidence.limit = Some(limit);
                     kill_at = kill_at.min(clock.now() + self.grace);
                     self.ask_to_cancel(Cancel { id: reply.answer.id, at_once: true });
                 }
-                () = &mut overrun, if self.limit.is_some() && !is_overrun => {
+                () = &mut overrun, if self.evidence.limit.is_some() && !is_overrun => {
                     is_overrun = true;
                     kill_at = clock.now();
                 }
@@ -192,7 +186,7 @@ impl Supervisor {
                 () = &mut looks => {}
             }
         }
-        self.our_kill =
+        self.evidence.our_kill =
             Some(if self.is_cancelled() { KillReason::Cancel } else { KillReason::Deadline });
         self.drain_after_kill(&mut reply, &check).await
     }
@@ -211,7 +205,7 @@ impl Supervisor {
     /// Kills the container, unless it was killed: the awaited event will not happen. Whether it has
     /// ended already changes nothing about the reason.
     async fn give_up(&mut self, our_kill: KillReason) {
-        let was_killed = self.our_kill.replace(our_kill).is_some();
+        let was_killed = self.evidence.our_kill.replace(our_kill).is_some();
         if !was_killed && let Err(error) = self.inner.kill().await {
             self.leave_unproven(&error);
         }
@@ -221,7 +215,7 @@ impl Supervisor {
     fn leave_unproven(&mut self, error: &Error) {
         let why = error.full_message();
         tracing::warn!(why, "a container that was killed may not have ended");
-        self.unproven.get_or_insert(why);
+        self.evidence.unproven.get_or_insert(why);
         // Its output would otherwise be waited for as long as it lives.
         self.inner.session.abandon();
     }
@@ -232,14 +226,14 @@ impl Supervisor {
             self.give_up(KillReason::Breach(detail)).await;
             return;
         }
-        if self.our_kill.is_some() {
+        if self.evidence.our_kill.is_some() {
             return;
         }
-        self.our_kill = match self.inner.end_cause() {
+        self.evidence.our_kill = match self.inner.end_cause() {
             Some(EndCause::Outlived(_)) => Some(KillReason::Lifetime),
             Some(EndCause::Unanswered(why)) => Some(KillReason::Breach((*why).to_owned())),
             Some(EndCause::OverLimit(limit)) => {
-                self.limit = Some(limit.clone());
+                self.evidence.limit = Some(limit.clone());
                 return;
             }
             Some(EndCause::MountLost(_)) | None => return,
@@ -305,12 +299,13 @@ impl Supervisor {
     ) -> Result<Outcome, Error> {
         self.inner.check_mounts(Duration::ZERO).await;
         if let Some(lost) = self.inner.lost_mount()
-            && !matches!(self.our_kill, Some(KillReason::Breach(_)))
+            && !matches!(self.evidence.our_kill, Some(KillReason::Breach(_)))
         {
-            self.our_kill = Some(KillReason::MountLost(lost.clone()));
+            self.evidence.our_kill = Some(KillReason::MountLost(lost.clone()));
         }
-        let cancel = self.cancel.or(self.inner.is_closing().then_some(CancelCause::Deleted));
-        let by_us = self.our_kill.is_some() || cancel.is_some();
+        let cancel =
+            self.evidence.cancel.or(self.inner.is_closing().then_some(CancelCause::Deleted));
+        let by_us = self.evidence.our_kill.is_some() || cancel.is_some();
         // The engine is asked only if its evidence decides.
         let exit = match answer {
             None if !by_us => self.exit().await?,
@@ -327,24 +322,15 @@ impl Supervisor {
         tracing::info!(
             answered = answer.is_some(),
             ?cancel,
-            limit = ?self.limit,
-            our_kill = ?self.our_kill,
-            unproven = ?self.unproven,
+            limit = ?self.evidence.limit,
+            our_kill = ?self.evidence.our_kill,
+            unproven = ?self.evidence.unproven,
             ?exit,
             "the evidence of the end"
         );
-        let evidence = Evidence {
-            what: self.what,
-            answer,
-            cancel,
-            limit: self.limit.take(),
-            our_kill: self.our_kill.take(),
-            unproven: self.unproven.take(),
-            exit,
-            limits: *limits,
-            stderr: self.inner.session.stderr(),
-        };
-        Ok(evidence.judge())
+        let (limits, stderr) = (*limits, self.inner.session.stderr());
+        let known = std::mem::take(&mut self.evidence);
+        Ok(Evidence { answer, cancel, exit, limits, stderr, ..known }.judge())
     }
 
     /// The engine's evidence of the container's exit, after the agent ended without an answer.
