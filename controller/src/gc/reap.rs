@@ -135,25 +135,15 @@ impl Reaper {
     }
 }
 
-/// The labels of a sandbox's container.
+/// The labels of a sandbox's container. Those from its name on describe it in listings, and do not identify
+/// its owner. An absent property is an empty label: a container without the label inherits its image's.
 pub(crate) fn labels(
     instance: &Instance,
     sandbox: &str,
     expires: SystemTime,
+    spec: &SandboxSpec,
+    io_dir: Option<&Path>,
 ) -> Vec<(String, String)> {
-    [
-        (LABEL_SANDBOX, sandbox.to_owned()),
-        (LABEL_INSTANCE, instance.id.clone()),
-        (LABEL_HOST, instance.state.host.clone()),
-        (LABEL_EXPIRES, seconds(expires).to_string()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
-}
-
-/// The labels that describe a sandbox in listings. They do not identify its owner. An absent
-/// property is an empty label: a container without the label inherits its image's.
-pub(crate) fn description(spec: &SandboxSpec, io_dir: Option<&Path>) -> Vec<(String, String)> {
     let path = |path: &Path| path.display().to_string();
     let image = match &spec.root {
         RootFs::Image { reference, .. } => Some(reference.clone()),
@@ -161,6 +151,10 @@ pub(crate) fn description(spec: &SandboxSpec, io_dir: Option<&Path>) -> Vec<(Str
         RootFs::Builtin => None,
     };
     [
+        (LABEL_SANDBOX, Some(sandbox.to_owned())),
+        (LABEL_INSTANCE, Some(instance.id.clone())),
+        (LABEL_HOST, Some(instance.state.host.clone())),
+        (LABEL_EXPIRES, Some(seconds(expires).to_string())),
         (LABEL_NAME, spec.container_name.clone()),
         (LABEL_TITLE, spec.title.clone()),
         (LABEL_ROOTFS, image),
@@ -173,44 +167,21 @@ pub(crate) fn description(spec: &SandboxSpec, io_dir: Option<&Path>) -> Vec<(Str
 /// Lists the containers of all sandboxes on an engine, oldest first.
 async fn survey(state: &StateDir, engine: &dyn Engine) -> Result<Vec<SandboxSummary>, Error> {
     let listed = step(Step::List, engine.list(LABEL_INSTANCE)).await?;
-    let labels: Vec<Labels> = listed.into_iter().filter_map(Labels::read).collect();
+    let kind = engine.info().kind;
+    let known: Vec<_> = listed.into_iter().filter_map(|it| read(it, kind)).collect();
     let here = SystemTime::now();
     // The engine's clock costs a round trip, and only matters if something may have expired.
-    let now = if labels.iter().any(|labels| labels.is_expired(here)) {
+    let now = if known.iter().any(|(sandbox, _)| is_expired(sandbox.expires, here)) {
         step(Step::List, engine.clock()).await?
     } else {
         here
     };
-    let mut found: Vec<SandboxSummary> = labels
-        .into_iter()
-        .map(|labels| {
-            let lock = state.lock_of(&labels.instance);
-            let state = decide(&labels, &state.host, lock, now);
-            let Labels { sandbox: id, container, instance, created, expires, rest, .. } = labels;
-            let engine = engine.info().kind;
-            let [name, title, image, io_dir] =
-                [LABEL_NAME, LABEL_TITLE, LABEL_ROOTFS, LABEL_IO_DIR]
-                    .map(|it| rest.get(it).filter(|value| !value.is_empty()).cloned());
-            let (id, generation) = match generation_of(&id) {
-                Some((sandbox, generation)) => (sandbox.to_owned(), Some(generation)),
-                None => (id, None),
-            };
-            SandboxSummary {
-                id,
-                generation,
-                engine,
-                container,
-                instance,
-                state,
-                created,
-                expires,
-                name,
-                title,
-                image,
-                io_dir,
-            }
-        })
-        .collect();
+    let judged = known.into_iter().map(|(sandbox, host)| {
+        let lock = state.lock_of(&sandbox.instance);
+        let state = decide(sandbox.expires, &host, &state.host, lock, now);
+        SandboxSummary { state, ..sandbox }
+    });
+    let mut found: Vec<SandboxSummary> = judged.collect();
     found.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
     Ok(found)
 }
@@ -274,51 +245,56 @@ pub(crate) async fn sweep(state: StateDir, engine: Arc<dyn Engine>, first: impl 
     }
 }
 
-/// The parsed labels of a container.
-#[derive(Debug, Clone)]
-struct Labels {
-    sandbox: String,
-    container: String,
-    instance: String,
-    host: String,
-    created: SystemTime,
+/// Reads the labels of a container: its sandbox, whose state is not known yet, and the label of its host.
+/// `None` if they are not in the format that a controller writes: then the container is not sandboxctl's to
+/// judge. The engine lists none that has the label from its image.
+fn read(listed: ContainerSummary, engine: EngineKind) -> Option<(SandboxSummary, String)> {
+    let mut labels: HashMap<String, String> = listed.labels.into_iter().collect();
+    let expires: u64 = labels.get(LABEL_EXPIRES)?.parse().ok()?;
+    let sandbox = labels.remove(LABEL_SANDBOX)?;
+    if sandbox_of(&listed.name) != Some(&*sandbox) {
+        return None;
+    }
+    let (id, generation) = match generation_of(&sandbox) {
+        Some((id, generation)) => (id.to_owned(), Some(generation)),
+        None => (sandbox, None),
+    };
+    let (instance, host) = (labels.remove(LABEL_INSTANCE)?, labels.remove(LABEL_HOST)?);
+    let [name, title, image, io_dir] = [LABEL_NAME, LABEL_TITLE, LABEL_ROOTFS, LABEL_IO_DIR]
+        .map(|it| labels.remove(it).filter(|value| !value.is_empty()));
+    let summary = SandboxSummary {
+        id,
+        generation,
+        engine,
+        container: listed.id,
+        instance,
+        state: SandboxState::Unknown,
+        created: listed.created,
+        expires: SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(expires))?,
+        name,
+        title,
+        image,
+        io_dir,
+    };
+    Some((summary, host))
+}
+
+fn is_expired(expires: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(expires).is_ok_and(|past| past > GRACE)
+}
+
+/// Decides the state of a container of this `host`, where `ours` is this one. `now` is the engine's time.
+fn decide(
     expires: SystemTime,
-    /// The others.
-    rest: HashMap<String, String>,
-}
-
-impl Labels {
-    /// `None` if they are not in the format that a controller writes: then the container is not
-    /// sandboxctl's to judge. The engine lists none that has the label from its image.
-    fn read(listed: ContainerSummary) -> Option<Self> {
-        let mut labels: HashMap<String, String> = listed.labels.into_iter().collect();
-        let expires: u64 = labels.get(LABEL_EXPIRES)?.parse().ok()?;
-        let sandbox = labels.get(LABEL_SANDBOX)?;
-        if sandbox_of(&listed.name) != Some(sandbox) {
-            return None;
-        }
-        Some(Self {
-            sandbox: labels.remove(LABEL_SANDBOX)?,
-            instance: labels.remove(LABEL_INSTANCE)?,
-            host: labels.remove(LABEL_HOST)?,
-            container: listed.id,
-            created: listed.created,
-            expires: SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(expires))?,
-            rest: labels,
-        })
-    }
-
-    fn is_expired(&self, now: SystemTime) -> bool {
-        now.duration_since(self.expires).is_ok_and(|past| past > GRACE)
-    }
-}
-
-/// Decides the state of a container. `now` is the engine's time.
-fn decide(labels: &Labels, host: &str, lock: Lock, now: SystemTime) -> SandboxState {
-    if labels.is_expired(now) {
+    host: &str,
+    ours: &str,
+    lock: Lock,
+    now: SystemTime,
+) -> SandboxState {
+    if is_expired(expires, now) {
         return SandboxState::Leftover;
     }
-    if labels.host != host {
+    if host != ours {
         return SandboxState::Unknown;
     }
     match lock {

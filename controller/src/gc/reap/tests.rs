@@ -2,18 +2,6 @@ use sandbox_engine::container_name;
 
 use super::*;
 
-fn labels(host: &str, expires: u64) -> Labels {
-    Labels {
-        sandbox: "s".into(),
-        container: "c".into(),
-        instance: "i".into(),
-        host: host.into(),
-        created: SystemTime::UNIX_EPOCH,
-        expires: SystemTime::UNIX_EPOCH + Duration::from_secs(expires),
-        rest: HashMap::new(),
-    }
-}
-
 #[test]
 fn only_what_is_surely_dead_is_left_over() {
     use SandboxState::{Leftover, Running, Unknown};
@@ -32,7 +20,8 @@ fn only_what_is_surely_dead_is_left_over() {
         ("me", Lock::Held, 9_399, Leftover),
         ("other", Lock::Missing, 9_399, Leftover),
     ] {
-        let state = decide(&labels(host, expires), "me", lock, now);
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(expires);
+        let state = decide(at, host, "me", lock, now);
         assert_eq!(state, expected, "{host} {lock:?} {expires}");
     }
 }
@@ -47,27 +36,32 @@ fn labels_that_no_controller_wrote_are_left_alone() {
     let summary = |sandbox: &str| ContainerSummary {
         id: "c".into(),
         name: container_name(sandbox),
-        labels: super::labels(&me, sandbox, expires),
+        labels: labels(&me, sandbox, expires, &SandboxSpec::new(), None),
         running: true,
         created: SystemTime::UNIX_EPOCH,
     };
     let good = summary(ID);
-    let read = Labels::read(good.clone()).unwrap();
-    assert_eq!((read.sandbox.as_str(), read.instance, read.expires), (ID, me.id.clone(), expires));
+    let read = |listed| read(listed, EngineKind::Embedded);
+    let (sandbox, host) = read(good.clone()).unwrap();
+    assert_eq!(
+        (sandbox.id.as_str(), sandbox.instance, host),
+        (ID, me.id.clone(), me.state.host.clone())
+    );
+    assert_eq!(sandbox.expires, expires);
     for (index, value) in [(3, "soon"), (3, "-1"), (3, "99999999999999999999")] {
         let mut bad = good.clone();
         bad.labels[index].1 = value.into();
-        assert!(Labels::read(bad).is_none(), "{value}");
+        assert!(read(bad).is_none(), "{value}");
     }
     // Every container of an image has the image's labels.
-    assert!(Labels::read(ContainerSummary { name: "database".into(), ..good.clone() }).is_none());
+    assert!(read(ContainerSummary { name: "database".into(), ..good.clone() }).is_none());
     // One that its user has named.
     for name in ["web-1", "", "0123456789ABCDEF", "0123456789abcde/"] {
-        assert!(Labels::read(summary(name)).is_none(), "{name}");
+        assert!(read(summary(name)).is_none(), "{name}");
     }
     for index in 0..4 {
         let mut bad = good.clone();
         bad.labels.remove(index);
-        assert!(Labels::read(bad).is_none());
+        assert!(read(bad).is_none());
     }
 }

@@ -239,9 +239,8 @@ impl Opened {
         let Self { shared, spec, prepared, root_owner, permission, plan, held, mut mounts } = self;
         let name = container_name(&id);
         let expires = SystemTime::now() + spec.lifetime;
-        let mut labels = reap::labels(&shared.instance, &id, expires);
         let path = held.io_dir.as_ref().and_then(|io_dir| io_dir.host_path());
-        labels.extend(reap::description(&spec, path));
+        let labels = reap::labels(&shared.instance, &id, expires, &spec, path);
         let sources: Vec<Source> = held.sources().cloned().collect();
         let is_private = spec.private_io.is_some();
         let path_map = PathMap::new(

@@ -904,7 +904,8 @@ async fn a_limit_over_its_ceiling_is_refused_before_anything_is_made() {
 /// A container of a controller that is dead or alive.
 fn container_of(instance: &Instance, id: &str) -> ContainerSummary {
     let (created, sandbox) = (SystemTime::now(), "0123456789abcdef");
-    let labels = reap::labels(instance, sandbox, created + Duration::from_secs(3600));
+    let expires = created + Duration::from_secs(3600);
+    let labels = reap::labels(instance, sandbox, expires, &SandboxSpec::new(), None);
     let name = container_name(sandbox);
     ContainerSummary { id: id.to_owned(), name, labels, running: true, created }
 }
