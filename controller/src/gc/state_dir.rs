@@ -3,13 +3,11 @@
 //! Every controller holds a lock on a file of its own in it; the kernel releases the lock however
 //! the controller ends. The file contains the endpoint of the engine that its containers are on.
 
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 use sandbox_dirfd::{Identity, create_private_dir};
 use sandbox_engine::CACHE_PREFIX;
 use sandbox_staging::{Records, created, fresh};
@@ -154,7 +152,7 @@ impl Instance {
             let part = state.file(&id, PART_SUFFIX);
             let mut lock = fs::File::create_new(&part)?;
             lock.write_all(endpoint.as_bytes())?;
-            rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            lock.try_lock()?;
             fs::rename(&part, &path)?;
             Ok(lock)
         })()
@@ -218,14 +216,11 @@ fn age(path: &Path) -> Duration {
 }
 
 fn try_lock(path: &Path) -> Lock {
-    match fs::File::open(path) {
-        // Shared, so that two concurrent checks both get the right answer.
-        Ok(file) => match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Lock::Free,
-            Err(Errno::WOULDBLOCK) => Lock::Held,
-            Err(_) => Lock::Missing,
-        },
-        Err(_) => Lock::Missing,
+    // Shared, so that two concurrent checks both get the right answer.
+    match fs::File::open(path).map(|file| file.try_lock_shared()) {
+        Ok(Ok(())) => Lock::Free,
+        Ok(Err(TryLockError::WouldBlock)) => Lock::Held,
+        Ok(Err(TryLockError::Error(_))) | Err(_) => Lock::Missing,
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod staged;
 pub(crate) mod touched;
 pub(crate) mod write_monitor;
 
+use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -412,7 +413,7 @@ impl IoDir {
     }
 
     /// Writes a file with unpredictable content, which any user of the sandbox can read.
-    pub fn write_nonce(&self) -> Result<Nonce<'_>, Errno> {
+    pub fn write_nonce(&self) -> io::Result<Nonce<'_>> {
         let name = format!(".sandboxctl-{}", sandbox_dirfd::random_hex::<8>());
         let content = sandbox_dirfd::random_hex::<16>();
         let flags =
@@ -420,11 +421,7 @@ impl IoDir {
         let file = rustix::fs::openat(self.fd(), &name, flags, Mode::RUSR | Mode::WUSR)?;
         let nonce = Nonce { io_dir: self, name, content };
         rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
-        let mut rest = nonce.content.as_bytes();
-        while !rest.is_empty() {
-            let written = rustix::io::write(&file, rest)?;
-            rest = &rest[written..];
-        }
+        fs::File::from(file).write_all(nonce.content.as_bytes())?;
         Ok(nonce)
     }
 

@@ -174,12 +174,9 @@ impl Started {
 
     /// Verifies that the agent can read what is written into the io dir.
     async fn prove_by_nonce(&self, io_dir: &IoDir) -> Result<HelloReply, Error> {
-        let nonce = io_dir.write_nonce().map_err(|errno| Error::IoDir {
+        let nonce = io_dir.write_nonce().map_err(|error| Error::IoDir {
             path: io_dir.path().to_owned(),
-            reason: format!(
-                "cannot prove that the engine sees it: {}",
-                std::io::Error::from(errno)
-            ),
+            reason: format!("cannot prove that the engine sees it: {error}"),
         })?;
         match self.hello(Some(nonce.name.clone())).await {
             Ok(reply) if reply.nonce.as_ref() == Some(&nonce.content) => Ok(reply),
