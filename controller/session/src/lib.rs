@@ -31,8 +31,8 @@ use sandbox_protocol::limits::{
     FIRST_DIAL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
 };
 use sandbox_protocol::message::{
-    Call, CaseEnd, Changes, Chunk, Dial, DialReply, Exited, HostCall, Log, Page, Refused, Request,
-    Started, Touched, Watched,
+    Call, CaseEnd, Changes, Chunk, Dial, DialReply, Exec, ExecReply, Exited, HostCall, Log, Page,
+    Refused, Request, Started, Touched, Watched,
 };
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
@@ -225,17 +225,6 @@ pub struct Console {
     pub stdin: Option<Outgoing>,
     /// What it prints: on stdout, and if that is a stream of its own, on stderr.
     pub output: Incoming,
-}
-
-/// The numbers of a command's streams.
-#[derive(Debug, Clone, Copy)]
-pub struct ConsoleStreams {
-    /// That of stdin, if it has one.
-    pub stdin: Option<u32>,
-    /// That of stdout.
-    pub stdout: u32,
-    /// That of stderr, if it has one.
-    pub stderr: Option<u32>,
 }
 
 /// The decoded answer to a request. Only who sent that knows its type: what is between is compiled once, not
@@ -431,30 +420,27 @@ impl Session {
         Ok((Reply::new(answer), outgoing, sent))
     }
 
-    /// Sends a request for a command with its streams.
-    pub async fn converse<C: Call>(
+    /// Sends a request for a command, with the numbers of its streams.
+    pub async fn converse(
         &self,
         permit: InFlightPermit,
         spec: ConsoleSpec,
-        params: impl FnOnce(ConsoleStreams) -> C,
-    ) -> Result<(Reply<C::Reply>, Console), CallError> {
+        params: Exec,
+    ) -> Result<(Reply<ExecReply>, Console), CallError> {
         let ConsoleSpec { has_stdin, has_stderr, most, kept } = spec;
         let open = |streams: &mut Streams| {
             let console = Console {
                 stdin: has_stdin.then(|| self.outgoing(streams, Content::Stdin)),
                 output: self.incoming(streams, if has_stderr { 2 } else { 1 }, most),
             };
-            let mut outputs = console.output.numbers();
-            let numbers = ConsoleStreams {
-                stdin: console.stdin.as_ref().map(Outgoing::number),
-                stdout: outputs.next().expect("it has one at least"),
-                stderr: outputs.next(),
-            };
-            drop(outputs);
-            let streams = console.output.numbers().chain(numbers.stdin).collect();
-            Opening::new(params(numbers).into(), streams, console)
+            let stdin = console.stdin.as_ref().map(Outgoing::number);
+            let outputs: Vec<_> = console.output.numbers().collect();
+            let (stdout, stderr) = (outputs[0], outputs.get(1).copied());
+            let streams = outputs.into_iter().chain(stdin).collect();
+            let request = Exec { stdin, stdout, stderr, ..params }.into();
+            Opening::new(request, streams, console)
         };
-        let (answer, console) = self.open(permit, kept, decode::<C>, open).await?;
+        let (answer, console) = self.open(permit, kept, decode::<Exec>, open).await?;
         Ok((Reply::new(answer), console))
     }
 

@@ -8,7 +8,7 @@ use sandbox_api::{
 };
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
-use sandbox_session::{Console, ConsoleSpec, ConsoleStreams, Flow, Incoming};
+use sandbox_session::{Console, ConsoleSpec, Flow, Incoming};
 use tokio::sync::{oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -29,18 +29,18 @@ const UNWANTED_BYTES: u64 = (1 << 20) + (64 << 10);
 pub(in crate::execution) const CLOCK_SKEW: Duration = Duration::from_millis(100);
 
 /// A command and what is known of its end.
-pub(super) struct CommandExecution<R> {
+pub(super) struct CommandExecution {
     program: Vec<u8>,
     /// `None` after the request.
-    request: Option<Request<R>>,
+    request: Option<Request>,
     end: Option<ExecEnd>,
     /// What the agent saw that stood in its way.
     signs: Vec<Sign>,
 }
 
 /// The request, and the receivers of what becomes of it.
-pub(super) struct Request<R> {
-    pub params: R,
+pub(super) struct Request {
+    pub params: Exec,
     pub input: Option<Source>,
     /// Whether its stderr is a stream of its own.
     pub has_stderr: bool,
@@ -53,13 +53,13 @@ pub(super) struct Request<R> {
 /// How a command ended according to the agent.
 type Reply = Result<ExecReply, WireError>;
 
-impl<R> CommandExecution<R> {
-    pub const fn new(program: Vec<u8>, request: Request<R>) -> Self {
+impl CommandExecution {
+    pub const fn new(program: Vec<u8>, request: Request) -> Self {
         Self { program, request: Some(request), end: None, signs: Vec::new() }
     }
 }
 
-impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExecution<R> {
+impl Execute for CommandExecution {
     const OPERATION: &'static str = OPERATION;
     const WHAT: &'static str = "program";
     /// The agent sends the last bytes for up to one and a half.

@@ -7,7 +7,6 @@ use sandbox_api::{Command, CommandLine, millis};
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::message::{self, Variable};
-use sandbox_session::ConsoleStreams;
 
 use crate::error::Error;
 
@@ -20,13 +19,13 @@ pub(in crate::execution) enum Term {
     Kept(Option<Duration>),
 }
 
-/// The request. `workdir` is the default working directory, `stop_timeout` its grace.
+/// The request, without the numbers of its streams. `workdir` is the default working directory, `stop_timeout` its grace.
 pub(in crate::execution) fn request(
     asked: Command,
     workdir: Option<&str>,
     term: Term,
     stop_timeout: Duration,
-) -> Result<impl FnOnce(ConsoleStreams) -> message::Exec + use<>, Error> {
+) -> Result<message::Exec, Error> {
     let refuse = |reason: String| Err(Error::Command { reason });
     let command = match asked.what {
         CommandLine::Program { program, args } => {
@@ -87,10 +86,5 @@ pub(in crate::execution) fn request(
     if request.words().any(|word| word.as_bytes().contains(&0)) {
         return refuse("one of its words has a NUL byte".to_owned());
     }
-    Ok(move |ConsoleStreams { stdin, stdout, stderr }| message::Exec {
-        stdin,
-        stdout,
-        stderr,
-        ..request
-    })
+    Ok(request)
 }
