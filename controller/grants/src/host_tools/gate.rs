@@ -33,13 +33,13 @@ pub struct Gate {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     calls: u32,
     /// Of all arguments and results.
     bytes: u64,
     /// When the current second began, and the calls in it.
-    window: (Instant, u32),
+    window: Option<(Instant, u32)>,
     /// The call in progress, and when it began.
     open: Option<(ToolCall, Instant)>,
     done: Vec<ToolCall>,
@@ -83,15 +83,7 @@ impl From<HostToolError> for Refusal {
 impl Gate {
     /// A run that has made no calls.
     pub fn new(grant: ToolGrant) -> Self {
-        let state = State {
-            calls: 0,
-            bytes: 0,
-            window: (Instant::now(), 0),
-            open: None,
-            done: Vec::new(),
-            is_truncated: false,
-        };
-        Self { grant, listed: Mutex::default(), state: Mutex::new(state) }
+        Self { grant, listed: Mutex::default(), state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -304,16 +296,16 @@ impl Gate {
     async fn wait_for_turn(&self) {
         loop {
             let next = {
-                let mut state = self.lock();
-                let now = Instant::now();
-                if now.saturating_duration_since(state.window.0) >= SECOND {
-                    state.window = (now, 0);
+                let (mut state, now) = (self.lock(), Instant::now());
+                let (began, calls) = state.window.get_or_insert((now, 0));
+                if now.saturating_duration_since(*began) >= SECOND {
+                    (*began, *calls) = (now, 0);
                 }
-                if state.window.1 < self.grant.limits.rate.max(1) {
-                    state.window.1 += 1;
+                if *calls < self.grant.limits.rate.max(1) {
+                    *calls += 1;
                     return;
                 }
-                state.window.0 + SECOND
+                *began + SECOND
             };
             sleep_until(next).await;
         }
