@@ -20,6 +20,7 @@ use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{ErrorKind, WireError, message};
 use sandbox_redact::Redactions;
 use sandbox_session::NotificationHandler;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -33,10 +34,9 @@ use crate::failpoint::{Point, failpoint};
 use crate::host_tools::ToolGrant;
 use crate::host_tools::gate::{Answered, Gate};
 use crate::io_dir::touched::TouchedPaths;
+use crate::io_dir::write_monitor::blocking;
 use crate::sandbox::{Inner, KernelBaseline};
 
-/// Time limit of the check for changed files. A network filesystem can hang.
-const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much of an agent's resident memory may not count against its container's limit: pages of its
 /// executable, which are charged to the process that reads them first.
 const FOREIGN_MEMORY: u64 = 16 << 20;
@@ -491,17 +491,12 @@ impl Execute for ScriptExecution {
             return FilesTouched::default();
         }
         let inner = inner.clone();
-        let scan = tokio::task::spawn_blocking(move || match (inner.io_dir(), &inner.io_mount) {
+        let scan = move || match (inner.io_dir(), &inner.io_mount) {
             (Some(io_dir), Some(mount)) => touched.scan(io_dir.view(), mount),
             _ => FilesTouched::default(),
-        });
-        match tokio::time::timeout(SCAN_TIMEOUT, scan).await {
-            Ok(Ok(files)) => files,
-            Ok(Err(_)) | Err(_) => {
-                tracing::warn!("the io dir does not answer: what was changed in it is unknown");
-                FilesTouched { truncated: true, ..FilesTouched::default() }
-            }
-        }
+        };
+        let unknown = FilesTouched { truncated: true, ..FilesTouched::default() };
+        blocking(&Handle::current(), scan).await.unwrap_or(unknown)
     }
 
     fn body(&mut self) -> ResultBody {

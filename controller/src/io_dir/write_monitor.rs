@@ -27,7 +27,7 @@ use self::watcher::Watcher;
 use crate::clock::Clock;
 use crate::io_dir::IoDir;
 
-pub(crate) use self::scan::watch_runtime;
+pub(crate) use self::scan::{blocking, watch_runtime};
 
 /// The minimum that a command may write after it was asked to end, before its container is killed.
 const OVERRUN: u64 = 64 << 20;

@@ -13,7 +13,8 @@ use tokio::runtime::{Builder, Handle};
 use super::judge::Reading;
 use crate::io_dir::IoDir;
 
-/// How long to wait for a scan. It ends by itself before that, unless its filesystem hangs.
+/// How long to wait for a scan. It ends by itself before that, unless its filesystem hangs, as one on a
+/// network can.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many paths are remembered for each entry that may be created.
 const KNOWN_PER_ENTRY: u64 = 10;
@@ -81,7 +82,7 @@ pub(super) fn space_of(io_dir: &IoDir) -> Option<FreeSpace> {
 
 /// Runs a blocking function on a thread of `runtime`. `None` if it takes longer than
 /// [`SCAN_TIMEOUT`].
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     runtime: &Handle,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
