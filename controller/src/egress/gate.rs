@@ -36,7 +36,7 @@ pub(crate) struct Egress {
     rules: OnceLock<(Allowlist, EgressLimits)>,
     /// What terminates connections, if some are to be.
     interceptor: OnceLock<Interceptor>,
-    pub(super) resolver: Box<dyn Resolve>,
+    pub(super) resolver: Box<Resolve>,
     /// The sandbox's id.
     pub(super) sandbox_id: String,
     pub(super) record: Record,
@@ -60,14 +60,14 @@ pub(crate) struct Egress {
 impl Egress {
     /// Refuses every connection, until it gets its [rules](Self::set_rules).
     pub fn new(
-        resolver: impl Resolve + 'static,
+        resolver: Box<Resolve>,
         sandbox_id: impl Into<String>,
         record: impl Fn(&Event<'_>) + Send + Sync + 'static,
     ) -> Self {
         Self {
             rules: OnceLock::new(),
             interceptor: OnceLock::new(),
-            resolver: Box::new(resolver),
+            resolver,
             sandbox_id: sandbox_id.into(),
             record: Box::new(record),
             redactions: Arc::default(),

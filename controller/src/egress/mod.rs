@@ -18,7 +18,7 @@ use sandbox_protocol::message::Connect;
 use sandbox_session::{ConnectHandler, Tunnel};
 
 pub(crate) use self::gate::Egress;
-pub(crate) use self::resolve::SystemResolver;
+pub(crate) use self::resolve::system_resolver;
 
 impl ConnectHandler for Egress {
     fn open(self: Arc<Self>, tunnel: Tunnel, connect: Connect) {

@@ -9,7 +9,8 @@ use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
 /// The maximum number of concurrent lookups of a sandbox.
@@ -18,35 +19,23 @@ const LOOKUPS: usize = 4;
 const ALL_LOOKUPS: usize = 64;
 static ALL: Semaphore = Semaphore::const_new(ALL_LOOKUPS);
 
-/// Resolves names to addresses.
-#[async_trait]
-pub(crate) trait Resolve: Send + Sync {
-    /// The addresses of a name, best first. It may never complete.
-    async fn lookup(&self, name: &str) -> io::Result<Vec<IpAddr>>;
+/// Resolves a name to its addresses, best first. It may never complete.
+pub(crate) type Resolve =
+    dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync;
+
+/// The system's resolver, for one sandbox.
+pub(crate) fn system_resolver() -> Box<Resolve> {
+    let places = Arc::new(Semaphore::new(LOOKUPS));
+    Box::new(move |name| lookup(name, places.clone()).boxed())
 }
 
-/// The system's resolver.
-pub(crate) struct SystemResolver {
-    places: Arc<Semaphore>,
-}
-
-impl SystemResolver {
-    pub fn new() -> Self {
-        Self { places: Arc::new(Semaphore::new(LOOKUPS)) }
-    }
-}
-
-#[async_trait]
-impl Resolve for SystemResolver {
-    async fn lookup(&self, name: &str) -> io::Result<Vec<IpAddr>> {
-        let place = self.places.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let shared = ALL.acquire().await.map_err(io::Error::other)?;
-        let name = name.to_owned();
-        let found = tokio::task::spawn_blocking(move || {
-            let _places = (place, shared);
-            // A port is required, and returned unchanged.
-            (name.as_str(), 0).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect())
-        });
-        found.await.map_err(io::Error::other)?
-    }
+async fn lookup(name: String, places: Arc<Semaphore>) -> io::Result<Vec<IpAddr>> {
+    let place = places.acquire_owned().await.map_err(io::Error::other)?;
+    let shared = ALL.acquire().await.map_err(io::Error::other)?;
+    let found = tokio::task::spawn_blocking(move || {
+        let _places = (place, shared);
+        // A port is required, and returned unchanged.
+        (name.as_str(), 0).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect())
+    });
+    found.await.map_err(io::Error::other)?
 }

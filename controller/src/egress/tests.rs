@@ -13,7 +13,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures_util::StreamExt;
+use futures_util::{FutureExt as _, StreamExt};
 use sandbox_agent::proxy::{Outbox, Proxy, listen};
 use sandbox_api::hosts::{Allowlist, HOST_LOOPBACK};
 use sandbox_api::{ByteSize, Limits, Network, SecretValue, Secrets};
@@ -46,20 +46,17 @@ struct Seen {
     audit: Mutex<Vec<(String, String, String)>>,
 }
 
-struct Names {
-    known: HashMap<&'static str, Vec<IpAddr>>,
-    seen: Arc<Seen>,
-}
-
-#[async_trait]
-impl Resolve for Names {
-    async fn lookup(&self, name: &str) -> io::Result<Vec<IpAddr>> {
-        self.seen.lookups.lock().unwrap().push(name.to_owned());
-        match name {
-            "never.example" => std::future::pending().await,
-            _ => self.known.get(name).cloned().ok_or_else(|| io::Error::other("no such name")),
+fn resolver(known: HashMap<&'static str, Vec<IpAddr>>, seen: Arc<Seen>) -> Box<Resolve> {
+    Box::new(move |name| {
+        seen.lookups.lock().unwrap().push(name.clone());
+        match &*name {
+            "never.example" => std::future::pending().boxed(),
+            name => {
+                let found = known.get(name).cloned();
+                std::future::ready(found.ok_or_else(|| io::Error::other("no such name"))).boxed()
+            }
         }
-    }
+    })
 }
 
 fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egress> {
@@ -94,7 +91,7 @@ fn egress_asking(
             connection.reason.unwrap_or_default().to_owned(),
         ));
     };
-    let egress = Egress::new(Names { known, seen: seen.clone() }, "box", record).asking(permission);
+    let egress = Egress::new(resolver(known, seen.clone()), "box", record).asking(permission);
     egress.set_rules(list, limits);
     Arc::new(egress)
 }

@@ -336,7 +336,7 @@ async fn reach(
         None => {
             let name = target.host.to_string();
             let no_address = |source| Failure::NoAddress { name: name.clone(), source };
-            let mut found = egress.resolver.lookup(&name).await.map_err(no_address)?;
+            let mut found = (egress.resolver)(name.clone()).await.map_err(no_address)?;
             let mut known = std::collections::HashSet::new();
             found.retain(|address| known.insert(*address));
             if found.is_empty() {

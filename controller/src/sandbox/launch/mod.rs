@@ -28,7 +28,7 @@ use sandbox_protocol::message::Access;
 use sandbox_staging::bounded::BoundedDir;
 
 use crate::audit::Event;
-use crate::egress::{Egress, SystemResolver};
+use crate::egress::{Egress, system_resolver};
 use crate::engine_call::step;
 use crate::error::Error;
 use crate::failpoint::{Point, failpoint, hold};
@@ -298,7 +298,7 @@ impl Opened {
         let egress = plan.args.proxy.map(|_| {
             let shared = shared.clone();
             let record = move |event: &Event<'_>| shared.audit.record(event);
-            Arc::new(Egress::new(SystemResolver::new(), &*id, record).asking(permission))
+            Arc::new(Egress::new(system_resolver(), &*id, record).asking(permission))
         });
         // From here on there may be a container with this name, even if this process dies.
         let removal =
