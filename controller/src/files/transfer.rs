@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use sandbox_protocol::operation::{FileOperation as _, Read, ReadReply, Write, WriteReply};
 use sandbox_protocol::path::GuestPath;
 use sandbox_session::{Fin, Incoming, Outgoing};
@@ -111,7 +111,8 @@ impl Reading {
                 }
             }
         });
-        Box::pin(StreamReader::new(pieces))
+        // A reader may be asked again after its end.
+        Box::pin(StreamReader::new(pieces.fuse()))
     }
 }
 

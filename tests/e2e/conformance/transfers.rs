@@ -88,6 +88,7 @@ fn ten_mebibytes_go_both_ways_byte_by_byte() {
                 sandbox.reader(Read { offset: 5, limit: None, ..Read::new(name) }).await.unwrap();
             reader.read_to_end(&mut read).await.unwrap();
             assert!(read == content[5..]);
+            assert_eq!(reader.read(&mut [0]).await.unwrap(), 0, "asked again after its end");
         }
         let one_more = sandbox.write(Write::new("whole"), [&content[..], b"x"].concat());
         assert_eq!(kind_of(one_more.await), "too_large");
