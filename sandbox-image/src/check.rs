@@ -3,7 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 
-use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy, MAX_CHECK_WARNINGS};
+use sandbox_protocol::argv::{CheckReply, ConfinementPolicy, MAX_CHECK_WARNINGS};
 use sandbox_protocol::limits::MAX_SOURCE_BYTES;
 
 use crate::confine::landlock::Tenant;
@@ -31,10 +31,9 @@ pub(crate) fn main(policy: ConfinementPolicy) -> Result<Exit, StartError> {
     });
     let checked = check.map_err(StartError::Thread)?.join().expect("a panic ends the process");
     let reply = match checked {
-        Ok(unknown) => {
-            let unknown = unknown.into_iter().take(MAX_CHECK_WARNINGS);
-            let warning = |luau::Unknown { line, message }| CheckWarning { line, message };
-            CheckReply { error: None, warnings: unknown.map(warning).collect() }
+        Ok(mut warnings) => {
+            warnings.truncate(MAX_CHECK_WARNINGS);
+            CheckReply { error: None, warnings }
         }
         Err(error) => CheckReply { error: Some(error), warnings: Vec::new() },
     };

@@ -1,7 +1,7 @@
 //! Stops a script, a command or a file operation early.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, Thread};
 
 use sandbox_protocol::message::ScriptError;
@@ -11,14 +11,13 @@ use crate::wake::Wake;
 
 /// Why a run must end before its script does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum StopReason {
     /// It was not stopped.
-    None = 0,
+    None,
     /// The deadline has passed.
-    Timeout = 1,
+    Timeout,
     /// The caller cancelled it.
-    Cancelled = 2,
+    Cancelled,
 }
 
 impl StopReason {
@@ -36,7 +35,7 @@ impl StopReason {
 /// Set from outside the script's thread, read by the VM's interrupt. Once set it stays set.
 #[derive(Debug, Default)]
 pub struct StopFlag {
-    reason: AtomicU8,
+    reason: OnceLock<StopReason>,
     at_once: AtomicBool,
     /// The threads that wait in `poll` meanwhile.
     waiting: Mutex<Option<Arc<Wake>>>,
@@ -47,11 +46,7 @@ pub struct StopFlag {
 impl StopFlag {
     /// Why the run must end: one atomic load.
     pub fn reason(&self) -> StopReason {
-        match self.reason.load(Ordering::Relaxed) {
-            0 => StopReason::None,
-            1 => StopReason::Timeout,
-            _ => StopReason::Cancelled,
-        }
+        self.reason.get().copied().unwrap_or(StopReason::None)
     }
 
     /// Whether processes are killed without a grace.
@@ -67,8 +62,7 @@ impl StopFlag {
 
     /// Stops the run. The first reason stays.
     pub fn stop(&self, reason: StopReason) {
-        let (none, relaxed) = (StopReason::None as u8, Ordering::Relaxed);
-        _ = self.reason.compare_exchange(none, reason as u8, relaxed, relaxed);
+        _ = self.reason.set(reason);
         if let Some(waiting) = &*self.waiting.lock().unwrap() {
             waiting.wake();
         }

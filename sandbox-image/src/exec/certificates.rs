@@ -4,13 +4,15 @@
 //! them. A command may change or ignore them: it then trusts less than it could.
 
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use sandbox_protocol::message::CA_FILES;
+
+use super::command::beginning_of;
 
 const FOLDER: &str = "/tmp/.sandboxctl";
 /// The most that is read of a file of certificates.
@@ -60,17 +62,10 @@ pub fn install<'a>(
     Ok(variables)
 }
 
-/// The content of the first of these files.
-fn own<'a>(mut places: impl Iterator<Item = &'a Path>) -> Vec<u8> {
-    let read = |path: &Path| {
-        // No FIFO, whose reader would wait.
-        let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
-        let mut content = Vec::new();
-        let file = File::open(path).ok().filter(|_| is_file)?;
-        file.take(MAX_BYTES).read_to_end(&mut content).ok()?;
-        (!content.is_empty()).then_some(content)
-    };
-    places.find_map(read).unwrap_or_default()
+/// The content of the first of these files that has any.
+fn own<'a>(places: impl Iterator<Item = &'a Path>) -> Vec<u8> {
+    let mut contents = places.filter_map(|path| beginning_of(path, MAX_BYTES).ok());
+    contents.find(|content| !content.is_empty()).unwrap_or_default()
 }
 
 #[cfg(test)]

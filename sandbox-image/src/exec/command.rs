@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsString};
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sandbox_protocol::argv::IMAGE_VARIABLE;
 use sandbox_protocol::message::{Command, Program};
@@ -119,15 +119,21 @@ impl Defaults {
 
 /// The name of this process's user, according to the sandbox's own file, which the image may have made.
 pub fn own_name() -> Vec<u8> {
-    let mut passwd = Vec::new();
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let opened = rustix::fs::openat(CWD, "/etc/passwd", flags, Mode::empty());
-    let file = opened.ok().map(File::from);
-    if let Some(file) = file.filter(|it| it.metadata().is_ok_and(|found| found.is_file())) {
-        _ = file.take(MAX_PASSWD).read_to_end(&mut passwd);
-    }
+    let passwd = beginning_of(Path::new("/etc/passwd"), MAX_PASSWD).unwrap_or_default();
     let own = rustix::process::getuid().as_raw().to_string();
     name_of(&passwd, own.as_bytes()).unwrap_or(NAMELESS).to_vec()
+}
+
+/// The first bytes of a file of the image, at most `most`. Nothing is read of what is no regular file: it might
+/// be a FIFO, whose reader would wait.
+pub fn beginning_of(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let mut content = Vec::new();
+    if file.metadata()?.is_file() {
+        file.take(most).read_to_end(&mut content)?;
+    }
+    Ok(content)
 }
 
 /// The name of a user in a file of users.
@@ -324,7 +330,7 @@ fn c(bytes: &[u8], what: &str) -> Result<CString, WireError> {
 
 /// The OS error's text, without its number.
 fn reason(errno: Errno) -> String {
-    let text = std::io::Error::from(errno).to_string();
+    let text = io::Error::from(errno).to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()
 }
 

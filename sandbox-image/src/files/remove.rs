@@ -22,7 +22,7 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, OFlags, RawDir, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, FileType, OFlags, renameat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Change, Remove, RemoveReply};
@@ -30,7 +30,7 @@ use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
 use super::access::Files;
 use super::calls::count_call;
-use super::entries::{Entry, above, entry, expect_same, identity, refuse_special};
+use super::entries::{Entry, above, entry, expect_same, identity, read_directory, refuse_special};
 use super::error::{FileError, beneath, not_allowed, protected};
 use super::follow::LastLink;
 use super::mounts::LocatedPath;
@@ -389,34 +389,14 @@ struct Batch {
 /// Reads a directory from its beginning, until there are enough entries or directories.
 fn read_batch(directory: &OwnedFd, directories: usize) -> rustix::io::Result<Batch> {
     retry(|| rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(0)))?;
-    let mut batch = Batch { entries: Vec::new(), is_all: false };
-    let mut left = directories;
-    let mut buffer = [std::mem::MaybeUninit::uninit(); 8 << 10];
-    let mut entries = RawDir::new(directory, &mut buffer);
-    while batch.entries.len() < BATCH && left > 0 {
-        let entry = match entries.next() {
-            None => {
-                batch.is_all = true;
-                break;
-            }
-            Some(Err(Errno::INTR)) => continue,
-            Some(entry) => entry?,
-        };
-        let name = entry.file_name().to_bytes();
-        if name == b"." || name == b".." {
-            continue;
-        }
-        let kind = match entry.file_type() {
-            FileType::Unknown => match retry(|| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW))
-            {
-                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-                Err(Errno::NOENT) => continue,
-                Err(errno) => return Err(errno),
-            },
-            known => known,
-        };
+    let (mut entries, mut left) = (Vec::new(), directories);
+    let read = read_directory(directory, Some, |name, kind| {
         left -= usize::from(kind == FileType::Directory);
-        batch.entries.push((name.to_vec(), kind));
+        entries.push((name.to_vec(), kind));
+        if entries.len() == BATCH || left == 0 { Err(None) } else { Ok(()) }
+    });
+    match read {
+        Err(Some(errno)) => Err(errno),
+        enough => Ok(Batch { entries, is_all: enough.is_ok() }),
     }
-    Ok(batch)
 }

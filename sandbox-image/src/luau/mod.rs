@@ -23,6 +23,7 @@ mod tests;
 mod tools;
 
 use sandbox_protocol::ErrorKind;
+use sandbox_protocol::argv::CheckWarning;
 use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
 use sandbox_protocol::message::{RunEnd, ScriptError};
 use serde_json::{Map, Value, value::RawValue};
@@ -31,7 +32,6 @@ use crate::stop::StopReason;
 pub use context::RunContext;
 use context::{Host, split_position};
 use ffi::{Ended, Thrown, Vm};
-pub use names::Unknown;
 
 /// Runs `source`.
 pub fn run(source: &str, args: &Map<String, Value>, context: RunContext) -> RunEnd {
@@ -47,7 +47,7 @@ pub fn run(source: &str, args: &Map<String, Value>, context: RunContext) -> RunE
 
 /// Returns why `source` does not compile, if it does not; otherwise the names in it that no script
 /// has.
-pub fn check(source: &str) -> Result<Vec<Unknown>, ScriptError> {
+pub fn check(source: &str) -> Result<Vec<CheckWarning>, ScriptError> {
     match ffi::compile(source) {
         Ok(bytecode) => Ok(names::unknown(&bytecode)),
         Err(message) => Err(syntax_error(&message)),

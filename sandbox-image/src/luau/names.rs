@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use sandbox_protocol::argv::CheckWarning;
+
 use super::bytecode::{self, GlobalUse};
 
 /// The globals without members, or of which anything may be a member: those of `tools` the host knows. A test
@@ -99,24 +101,15 @@ const LONGEST: usize = 64;
 /// The smallest likeness at which a name is suggested.
 const LIKENESS: f64 = 0.7;
 
-/// A name that is used and that is not there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unknown {
-    /// The line, from 1.
-    pub line: u32,
-    /// What is wrong, and what to use.
-    pub message: String,
-}
-
 /// The names that a compiled script uses and that no script has.
-pub fn unknown(bytecode: &[u8]) -> Vec<Unknown> {
+pub fn unknown(bytecode: &[u8]) -> Vec<CheckWarning> {
     let uses = bytecode::uses(bytecode).unwrap_or_default();
     // A script may set globals, and members of the tables that it sets.
     let own: BTreeSet<String> =
         uses.iter().filter(|it| it.is_write).map(|it| it.path[0].clone()).collect();
     let reads = uses.iter().filter(|it| !it.is_write && !own.contains(&it.path[0]));
-    let mut unknown: Vec<Unknown> =
-        reads.filter_map(|it| Some(Unknown { line: it.line, message: explain(it)? })).collect();
+    let warning = |it: &GlobalUse| Some(CheckWarning { line: it.line, message: explain(it)? });
+    let mut unknown: Vec<_> = reads.filter_map(warning).collect();
     unknown.dedup();
     unknown
 }

@@ -2,8 +2,8 @@
 //! is confined.
 
 use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::FileExt as _;
 
 use sandbox_protocol::limits::MAX_LISTENING;
 use sandbox_protocol::message::ListeningPort;
@@ -41,15 +41,9 @@ impl Listening {
     }
 }
 
-fn read(table: &File) -> String {
+fn read(mut table: &File) -> String {
     let mut bytes = Vec::new();
-    let mut piece = [0; 4096];
-    while (bytes.len() as u64) < TABLE_BYTES {
-        match table.read_at(&mut piece, bytes.len() as u64) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => bytes.extend_from_slice(&piece[..count]),
-        }
-    }
+    _ = table.rewind().and_then(|()| table.take(TABLE_BYTES).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
