@@ -4,20 +4,18 @@
 //! and `\r\n` counts as one line end.
 
 mod arguments;
-mod failure;
 mod fs;
 mod handles;
 mod read;
 
-use sandbox_protocol::message::{OperationName, Write};
+use sandbox_protocol::message::{IoErrors, OperationName, Write};
 
 use super::ffi::{Call, Kind, LOCKED, Raise, Results, Slot};
 use super::options::optional_text;
 use crate::files::handle::Whence;
 use crate::files::{FileError, OpenMode};
 
-use arguments::{audited, invalid, path, perform};
-use failure::{Failure, raised, settle};
+use arguments::{invalid, path, perform};
 pub(super) use fs::NAMES as FS_NAMES;
 use handles::{close_handle, open_handle, push_open, shared_handle};
 use read::{io_lines, lines, read};
@@ -25,12 +23,12 @@ use read::{io_lines, lines, read};
 /// Sets `io`, `fs`, the file functions of `os`, and the methods of handles.
 pub(super) fn install(call: &mut Call<'_>) {
     let methods = call.push_table(0, 6);
-    call.set_function(methods, c"read", read);
-    call.set_function(methods, c"write", write);
+    call.set_function(methods, c"read", |call| settled(call, read));
+    call.set_function(methods, c"write", |call| settled(call, write));
     call.set_function(methods, c"lines", lines);
-    call.set_function(methods, c"seek", seek);
-    call.set_function(methods, c"flush", flush);
-    call.set_function(methods, c"close", close);
+    call.set_function(methods, c"seek", |call| settled(call, seek));
+    call.set_function(methods, c"flush", |call| settled(call, flush));
+    call.set_function(methods, c"close", |call| settled(call, close));
     call.freeze(methods);
 
     let metatable = call.push_table(0, 4);
@@ -45,15 +43,15 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.truncate(methods.number() - 1);
 
     let io = call.push_table(0, 4);
-    call.set_function(io, c"open", io_open);
+    call.set_function(io, c"open", |call| settled(call, io_open));
     call.set_function(io, c"lines", io_lines);
     call.set_function(io, c"type", io_type);
     call.set_function(io, c"list", io_list);
     call.set_global(c"io");
 
     let os = call.push_global(c"os");
-    call.set_function(os, c"remove", os_remove);
-    call.set_function(os, c"rename", os_rename);
+    call.set_function(os, c"remove", |call| settled(call, os_remove));
+    call.set_function(os, c"rename", |call| settled(call, os_rename));
     call.truncate(os.number() - 1);
 
     fs::install(call);
@@ -67,7 +65,25 @@ pub(super) fn finish(call: &Call<'_>) -> Result<(), Raise> {
     let flushed = host.files.as_ref().map_or(Ok(()), |files| files.flush_all_best_effort());
     let Some(error) = host.lost_write.take().or(flushed.err()) else { return Ok(()) };
     let reason = format!("{} (the script did not close the file)", error.reason);
-    Err(raised(&FileError { reason, ..error }))
+    Err(FileError { reason, ..error }.into())
+}
+
+/// Calls a function whose file errors the sandbox may return, as `nil, message, errno`. An error that breaks a
+/// rule raises all the same.
+fn settled(call: &mut Call<'_>, function: fn(&mut Call<'_>) -> Results) -> Results {
+    match function(call) {
+        Err(Raise::File(error)) => match (call.host().io_errors, error.errno) {
+            (IoErrors::Return, Some(errno)) if !error.breaks_rule() => {
+                call.reserve(3)?;
+                call.push_nil();
+                call.push_string(error.to_string());
+                call.push_number(errno.raw_os_error().into());
+                Ok(call.results(3))
+            }
+            (IoErrors::Return | IoErrors::Raise, _) => Err(Raise::File(error)),
+        },
+        results => results,
+    }
 }
 
 /// Writes a file that was not asked for by `fs.write`, and returns its guest path.
@@ -99,9 +115,8 @@ fn io_open(call: &mut Call<'_>) -> Results {
         Some(text) => mode(text).ok_or_else(|| invalid("mode", text))?,
         None => OpenMode::Read,
     };
-    let opened = push_open(call, &path, mode);
-    let opened = opened.map(|()| call.results(1));
-    settle(call, opened)
+    push_open(call, &path, mode)?;
+    Ok(call.results(1))
 }
 
 fn io_type(call: &mut Call<'_>) -> Results {
@@ -130,25 +145,20 @@ fn io_list(call: &mut Call<'_>) -> Results {
 
 fn os_remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
-    let removed = audited(call, OperationName::Remove, |files, _| files.remove(&path))?;
-    done(call, removed)
+    perform(call, OperationName::Remove, |files, _| files.remove(&path))?;
+    done(call)
 }
 
 fn os_rename(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "rename")?;
     let to = path(call, Slot::arg(2), "rename")?;
-    let renamed =
-        audited(call, OperationName::Rename, |files, watch| files.rename(&from, &to, watch))?;
-    done(call, renamed)
+    perform(call, OperationName::Rename, |files, watch| files.rename(&from, &to, watch))?;
+    done(call)
 }
 
-/// True, or the error.
-fn done(call: &mut Call<'_>, result: Result<(), FileError>) -> Results {
-    let result = result.map_err(Failure::from).map(|()| {
-        call.push_boolean(true);
-        call.results(1)
-    });
-    settle(call, result)
+fn done(call: &mut Call<'_>) -> Results {
+    call.push_boolean(true);
+    Ok(call.results(1))
 }
 
 // --- writing ---------------------------------------------------------------------------------
@@ -164,22 +174,17 @@ fn write(call: &mut Call<'_>) -> Results {
             None => wrong = wrong.or(Some(Slot::arg(argument))),
         }
     }
-    let written = {
-        let mut handle = open_handle(call, Slot::arg(1), "write")?;
-        if let Some(wrong) = wrong {
-            return Err(Raise::expected(call, wrong, "write", "string"));
-        }
-        handle.start_writing(total).and_then(|()| {
-            (2..=last).try_for_each(|argument| {
-                handle.put(call.string(Slot::arg(argument)).unwrap_or_default())
-            })
-        })
-    };
-    let result = written.map_err(Failure::from).map(|()| {
-        call.push(Slot::arg(1));
-        call.results(1)
-    });
-    settle(call, result)
+    let mut handle = open_handle(call, Slot::arg(1), "write")?;
+    if let Some(wrong) = wrong {
+        return Err(Raise::expected(call, wrong, "write", "string"));
+    }
+    handle.start_writing(total)?;
+    for argument in 2..=last {
+        handle.put(call.string(Slot::arg(argument)).unwrap_or_default())?;
+    }
+    drop(handle);
+    call.push(Slot::arg(1));
+    Ok(call.results(1))
 }
 
 // --- the rest of a handle's methods ----------------------------------------------------------
@@ -203,24 +208,21 @@ fn seek(call: &mut Call<'_>) -> Results {
         return Err(Raise::argument(Slot::arg(3), "seek", problem));
     }
     #[expect(clippy::cast_possible_truncation, reason = "checked")]
-    let sought = open_handle(call, Slot::arg(1), "seek")?.seek(whence, offset as i64);
+    let position = open_handle(call, Slot::arg(1), "seek")?.seek(whence, offset as i64)?;
     #[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]
-    let result = sought.map_err(Failure::from).map(|position| {
-        call.push_number(position as f64);
-        call.results(1)
-    });
-    settle(call, result)
+    call.push_number(position as f64);
+    Ok(call.results(1))
 }
 
 fn flush(call: &mut Call<'_>) -> Results {
-    let flushed = open_handle(call, Slot::arg(1), "flush")?.flush();
-    done(call, flushed)
+    open_handle(call, Slot::arg(1), "flush")?.flush()?;
+    done(call)
 }
 
 fn close(call: &mut Call<'_>) -> Results {
     let handle = shared_handle(call, Slot::arg(1), "close")?;
-    let closed = close_handle(call, &mut handle.lock().unwrap());
-    done(call, closed)
+    close_handle(call, &mut handle.lock().unwrap())?;
+    done(call)
 }
 
 fn tostring(call: &mut Call<'_>) -> Results {

@@ -112,7 +112,7 @@ fn json_encode(call: &mut Call<'_>) -> Results {
     let limit = call.free_memory();
     match encode(call, "value", limit, layout) {
         Ok(json) => {
-            call.push_text::<Raise>(|text| text.push(json.as_bytes()))?;
+            call.push_text(|text| text.push(json.as_bytes()))?;
             Ok(call.results(1))
         }
         Err(Refusal::Value(message)) => Err(Raise::Error(message)),

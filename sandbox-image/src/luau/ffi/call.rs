@@ -273,10 +273,10 @@ impl<'a> Call<'a> {
     }
 
     /// Pushes a string that `write` produces.
-    pub fn push_text<E>(
+    pub fn push_text(
         &mut self,
-        write: impl FnOnce(&mut Text<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
+        write: impl FnOnce(&mut Text<'_>) -> Result<(), Raise>,
+    ) -> Result<(), Raise> {
         let mut storage = MaybeUninit::uninit();
         // SAFETY: the text never moves, and `write` cannot touch the stack meanwhile.
         let mut text = unsafe { Text::new(self.state, &mut storage, &shared(self.state).memory) };

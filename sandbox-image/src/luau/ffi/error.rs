@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use sandbox_protocol::ErrorKind;
 
 use super::slot::Slot;
+use crate::files::FileError;
 
 /// Luau's message when memory is exhausted.
 pub(super) const OUT_OF_MEMORY: &str = "not enough memory";
@@ -16,10 +17,18 @@ pub enum Raise {
     Error(String),
     /// The same, and remembered: if uncaught, the run ends with this kind.
     Rule(ErrorKind, String),
+    /// A file's error: one or the other.
+    File(FileError),
     /// The VM's own message for the VM's own limit.
     OutOfMemory,
     /// The run must end.
     Stopped,
+}
+
+impl From<FileError> for Raise {
+    fn from(error: FileError) -> Self {
+        Self::File(error)
+    }
 }
 
 impl Raise {

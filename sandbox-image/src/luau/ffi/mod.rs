@@ -35,7 +35,7 @@ use mlua::ffi::lua_State;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::encoded_len;
 
-pub use call::{Call, Function, Pushed, Results};
+pub use call::{Call, Function, Results};
 pub use error::Raise;
 pub use slot::{Kind, Slot};
 pub use text::Text;

@@ -38,18 +38,24 @@ impl Call<'_> {
         unsafe { ffi::lua_rawcheckstack(self.state, 4) };
         match raise {
             Raise::Error(message) => self.push_positioned(&message),
-            Raise::Rule(kind, message) => {
-                self.push_positioned(&message);
-                if let Some(raised) = self.string(self.top()) {
-                    self.host.remember_rule(kind, raised);
-                }
+            Raise::Rule(kind, message) => self.push_rule(kind, &message),
+            Raise::File(error) if error.breaks_rule() => {
+                self.push_rule(error.kind, &error.to_string());
             }
+            Raise::File(error) => self.push_positioned(&error.to_string()),
             Raise::OutOfMemory => {
                 self.host.remember_rule(ErrorKind::OutOfMemory, OUT_OF_MEMORY.as_bytes());
                 self.push_string(OUT_OF_MEMORY);
             }
             // SAFETY: `new`'s promise.
             Raise::Stopped => unsafe { push_stopped(self.state, self.host) },
+        }
+    }
+
+    fn push_rule(&mut self, kind: ErrorKind, message: &str) {
+        self.push_positioned(message);
+        if let Some(raised) = self.string(self.top()) {
+            self.host.remember_rule(kind, raised);
         }
     }
 

@@ -10,6 +10,7 @@ use mlua::ffi::lua_State;
 
 use super::error::Raise;
 use super::shared::{Memory, collect};
+use crate::files::FileError;
 
 /// `luaL_Strbuf` of lualib.h, whose fields are private in the binding.
 #[repr(C)]
@@ -97,11 +98,11 @@ impl<'a> Text<'a> {
     /// # Panics
     ///
     /// If `fill` returns other bytes.
-    pub fn fill<E: From<Raise>>(
+    pub fn fill(
         &mut self,
         size: usize,
-        fill: impl for<'b> FnOnce(&'b mut [MaybeUninit<u8>]) -> Result<&'b [u8], E>,
-    ) -> Result<usize, E> {
+        fill: impl for<'b> FnOnce(&'b mut [MaybeUninit<u8>]) -> Result<&'b [u8], FileError>,
+    ) -> Result<usize, Raise> {
         self.reserve(size)?;
         // SAFETY: there is space for `size` bytes, which need not be initialised.
         let spare = unsafe {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use sandbox_protocol::message::OperationName;
 
-use super::failure::raised;
 use crate::files::{FileError, Files, Watch};
 use crate::luau::ffi::{Call, Raise, Slot};
 
@@ -22,22 +21,13 @@ pub(super) fn watch(call: &Call<'_>) -> Watch {
 }
 
 /// Performs a file operation, and reports a refusal by a rule to the controller.
-pub(super) fn audited<T>(
-    call: &Call<'_>,
-    operation: OperationName,
-    act: impl FnOnce(&Files, &Watch) -> Result<T, FileError>,
-) -> Result<Result<T, FileError>, Raise> {
-    let files = files(call)?;
-    Ok(files.report_refusal(operation, act(files, &watch(call))))
-}
-
-/// The same, and raises an error of it.
 pub(super) fn perform<T>(
     call: &Call<'_>,
     operation: OperationName,
     act: impl FnOnce(&Files, &Watch) -> Result<T, FileError>,
 ) -> Result<T, Raise> {
-    audited(call, operation, act)?.map_err(|error| raised(&error))
+    let files = files(call)?;
+    Ok(files.report_refusal(operation, act(files, &watch(call)))?)
 }
 
 pub(super) fn path(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<Vec<u8>, Raise> {

@@ -15,7 +15,6 @@ use sandbox_protocol::path::join_written;
 use sandbox_protocol::time::parse_rfc3339;
 
 use super::arguments::{path, perform, watch};
-use super::failure::{Failure, raise, raised};
 use crate::files::FileError;
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
 use crate::luau::options::{count, flag, option, optional_text, options};
@@ -54,9 +53,8 @@ fn read(call: &mut Call<'_>) -> Results {
         while reading.left() > 0 {
             text.push(&reading.next(&watch)?)?;
         }
-        Ok::<_, Failure>(())
-    })
-    .map_err(raise)?;
+        Ok(())
+    })?;
     Ok(call.results(1))
 }
 
@@ -105,7 +103,7 @@ fn list(call: &mut Call<'_>) -> Results {
     })?;
     if let Some(cut) = end.cut.filter(|cut| cut.by != CutBy::Name) {
         let reason = cut.text(None, &call.host().limits);
-        return Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, &directory)));
+        return Err(FileError::rule(ErrorKind::TooLarge, reason, &directory).into());
     }
     let array = call.push_table(entries.len(), 0);
     for (index, Entry { name, kind, size, .. }) in entries.iter().enumerate() {
@@ -330,7 +328,7 @@ fn part(
         _ => format!("{text}; narrow the pattern, or set a limit to get a part"),
     };
     let kind = if cut.by == CutBy::Time { ErrorKind::Timeout } else { ErrorKind::TooLarge };
-    Err(raised(&FileError::rule(kind, reason, path)))
+    Err(FileError::rule(kind, reason, path).into())
 }
 
 /// Whether a result is a part, and what it leaves out.

@@ -6,7 +6,6 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::OperationName;
 
 use super::arguments::files;
-use super::failure::Failure;
 use crate::files::handle::Handle;
 use crate::files::{FileError, OpenMode};
 use crate::luau::ffi::{Call, Raise, Slot};
@@ -37,14 +36,14 @@ pub(super) fn shared_handle(
 }
 
 /// Opens a file and pushes its handle.
-pub(super) fn push_open(call: &mut Call<'_>, path: &[u8], mode: OpenMode) -> Result<(), Failure> {
+pub(super) fn push_open(call: &mut Call<'_>, path: &[u8], mode: OpenMode) -> Result<(), Raise> {
     let host = call.host();
     let max = host.limits.open_handles;
     if host.open_handles.get() >= max {
         call.collect_garbage();
         if host.open_handles.get() >= max {
             let message = format!("too many open files (max {max})");
-            return Err(Raise::Rule(ErrorKind::TooManyHandles, message).into());
+            return Err(Raise::Rule(ErrorKind::TooManyHandles, message));
         }
     }
     let files = files(call)?;

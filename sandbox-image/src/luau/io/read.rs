@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 
 use super::super::ffi::{Call, Function, Kind, Raise, Results, Slot, Text};
 use super::arguments::{invalid, path};
-use super::failure::{Failure, raise, raised, settle};
 use super::handles::{close_handle, open_handle, push_open, shared_handle};
 use crate::files::OpenMode;
 use crate::files::handle::{BUFFER_BYTES, Handle};
@@ -29,12 +28,9 @@ enum LineEnd {
 
 pub(super) fn read(call: &mut Call<'_>) -> Results {
     let handle = shared_handle(call, Slot::arg(1), "read")?;
-    let mut handle = handle.lock().unwrap();
     let formats = 2..=call.len();
-    let result = read_formats(call, &mut handle, formats);
-    drop(handle);
-    let result = result.map(|(count, _)| call.results(count));
-    settle(call, result)
+    let (count, _) = read_formats(call, &mut handle.lock().unwrap(), formats)?;
+    Ok(call.results(count))
 }
 
 /// Reads by each format in turn, up to the first that finds nothing, and pushes the results, nil
@@ -44,7 +40,7 @@ fn read_formats(
     call: &mut Call<'_>,
     handle: &mut Handle,
     formats: std::ops::RangeInclusive<i32>,
-) -> Result<(i32, bool), Failure> {
+) -> Result<(i32, bool), Raise> {
     if formats.is_empty() {
         return Ok((1, push_format(call, handle, Format::Line(LineEnd::Drop))?));
     }
@@ -90,7 +86,7 @@ fn parse_format(call: &mut Call<'_>, format: Slot) -> Result<Format, Raise> {
 }
 
 /// Reads by a format, and pushes the result, nil for nothing; returns whether it is not nil.
-fn push_format(call: &mut Call<'_>, handle: &mut Handle, format: Format) -> Result<bool, Failure> {
+fn push_format(call: &mut Call<'_>, handle: &mut Handle, format: Format) -> Result<bool, Raise> {
     handle.start_reading()?;
     let found = match format {
         Format::Numeral => push_numeral(call, handle)?,
@@ -106,7 +102,7 @@ fn push_format(call: &mut Call<'_>, handle: &mut Handle, format: Format) -> Resu
 }
 
 /// Nothing at the end of the file, an empty string before it.
-fn push_at_end(call: &mut Call<'_>, handle: &mut Handle) -> Result<bool, Failure> {
+fn push_at_end(call: &mut Call<'_>, handle: &mut Handle) -> Result<bool, Raise> {
     if handle.buffered().is_empty() && handle.fill()? == 0 {
         return Ok(false);
     }
@@ -114,7 +110,7 @@ fn push_at_end(call: &mut Call<'_>, handle: &mut Handle) -> Result<bool, Failure
     Ok(true)
 }
 
-fn push_numeral(call: &mut Call<'_>, handle: &mut Handle) -> Result<bool, Failure> {
+fn push_numeral(call: &mut Call<'_>, handle: &mut Handle) -> Result<bool, Raise> {
     while handle.skip_spaces()? {
         call.check_stop()?;
     }
@@ -122,7 +118,7 @@ fn push_numeral(call: &mut Call<'_>, handle: &mut Handle) -> Result<bool, Failur
     Ok(number.map(|number| call.push_number(number)).is_some())
 }
 
-fn push_bytes(call: &mut Call<'_>, handle: &mut Handle, count: u64) -> Result<bool, Failure> {
+fn push_bytes(call: &mut Call<'_>, handle: &mut Handle, count: u64) -> Result<bool, Raise> {
     if handle.buffered().is_empty() && count < BUFFER_BYTES as u64 {
         handle.fill()?;
     }
@@ -143,11 +139,11 @@ fn push_bytes(call: &mut Call<'_>, handle: &mut Handle, count: u64) -> Result<bo
 
 /// Pushes up to `max` bytes as one string, and returns their number. One allocation, of the file's
 /// current size, and no copy if the file does not change meanwhile.
-fn push_up_to(call: &mut Call<'_>, handle: &mut Handle, max: u64) -> Result<usize, Failure> {
+fn push_up_to(call: &mut Call<'_>, handle: &mut Handle, max: u64) -> Result<usize, Raise> {
     let host = call.host();
     let max = usize::try_from(max).unwrap_or(usize::MAX);
     let mut len = 0;
-    call.push_text::<Failure>(|text| {
+    call.push_text(|text| {
         loop {
             let ahead = handle.buffered().len() as u64;
             let wanted = usize::try_from(handle.remaining()?.max(ahead)).unwrap_or(usize::MAX);
@@ -158,15 +154,13 @@ fn push_up_to(call: &mut Call<'_>, handle: &mut Handle, max: u64) -> Result<usiz
             handle.consume(ahead);
             let mut missing = wanted - ahead;
             while missing > 0 {
-                let count = text.fill::<Failure>(missing, |space| {
-                    handle.read_directly(space).map_err(Failure::from)
-                })?;
+                let count = text.fill(missing, |space| handle.read_directly(space))?;
                 missing -= count;
                 if count == 0 {
                     break;
                 }
                 if host.is_stopped() {
-                    return Err(Raise::Stopped.into());
+                    return Err(Raise::Stopped);
                 }
             }
             // The file may have grown: it ends only when a read returns nothing.
@@ -179,7 +173,7 @@ fn push_up_to(call: &mut Call<'_>, handle: &mut Handle, max: u64) -> Result<usiz
     Ok(len)
 }
 
-fn push_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<bool, Failure> {
+fn push_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<bool, Raise> {
     let mut searched = 0;
     loop {
         let buffered = handle.buffered();
@@ -214,7 +208,7 @@ fn without_end(line: &[u8], end: LineEnd) -> &[u8] {
 }
 
 /// A line that is longer than the buffer, which is filled with its beginning.
-fn push_long_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<(), Failure> {
+fn push_long_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<(), Raise> {
     let host = call.host();
     call.push_text(|text: &mut Text<'_>| {
         loop {
@@ -231,7 +225,7 @@ fn push_long_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Res
                 return Ok(());
             }
             if host.is_stopped() {
-                return Err(Raise::Stopped.into());
+                return Err(Raise::Stopped);
             }
             if handle.fill()? == 0 {
                 return Ok(());
@@ -253,7 +247,7 @@ pub(super) fn lines(call: &mut Call<'_>) -> Results {
 pub(super) fn io_lines(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "lines")?;
     call.reserve(2)?;
-    push_open(call, &path, OpenMode::Read).map_err(raise)?;
+    push_open(call, &path, OpenMode::Read)?;
     call.replace(Slot::arg(1));
     push_iterator(call, next_line_then_close)
 }
@@ -279,7 +273,7 @@ fn iterated(call: &Call<'_>) -> Result<Arc<Mutex<Handle>>, Raise> {
 
 fn next_line(call: &mut Call<'_>) -> Results {
     let handle = iterated(call)?;
-    let (count, found) = next(call, &handle).map_err(raise)?;
+    let (count, found) = next(call, &handle)?;
     Ok(call.results(if found { count } else { 0 }))
 }
 
@@ -290,12 +284,12 @@ fn next_line_then_close(call: &mut Call<'_>) -> Results {
         return Ok(call.results(count));
     }
     let closed = close_handle(call, &mut handle.lock().unwrap());
-    next.map_err(raise)?;
-    closed.map_err(|error| raised(&error))?;
+    next?;
+    closed?;
     Ok(call.results(0))
 }
 
-fn next(call: &mut Call<'_>, handle: &Mutex<Handle>) -> Result<(i32, bool), Failure> {
+fn next(call: &mut Call<'_>, handle: &Mutex<Handle>) -> Result<(i32, bool), Raise> {
     let first = call.len() + 1;
     for number in 2..=i32::from(MAX_LINES_UPVALUES) {
         let format = Slot::upvalue(number);
