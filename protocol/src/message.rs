@@ -157,7 +157,6 @@ pub struct Hello {
     pub protocol: u32,
     /// The name of a file in the root of the home mount. The agent must return its content and
     /// remove it. Null if the controller needs no such proof.
-    #[serde(default)]
     pub nonce: Option<String>,
 }
 
@@ -178,7 +177,6 @@ pub struct HelloReply {
     /// The roots of the mounts, in the order of the agent's arguments.
     pub mounts: Vec<MountIdentity>,
     /// The content of the nonce file, if one was requested and could be read.
-    #[serde(default)]
     pub nonce: Option<String>,
 }
 

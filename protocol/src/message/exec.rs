@@ -126,7 +126,6 @@ pub struct Exited {
     /// How it ended. The answer says the same.
     pub end: ExecEnd,
     /// Why the agent ended it; null if it exited by itself, or was killed by anything else.
-    #[serde(default)]
     pub stopped: Option<ExecStop>,
 }
 

@@ -6,11 +6,9 @@
 
 use std::collections::VecDeque;
 
-use rustix::fs::{AtFlags, FileType, fstat, statat};
+use rustix::fs::{AtFlags, FileType, Stat, fstat, statat};
 use rustix::io::Errno;
-use sandbox_protocol::message::{
-    Cut, CutBy, Entry, EntryDetails, EntryKind, List, ListReply, Timestamp,
-};
+use sandbox_protocol::message::{Cut, CutBy, Entry, EntryDetails, EntryKind, List, ListReply};
 use sandbox_protocol::path::join_written;
 
 use super::access::Files;
@@ -27,14 +25,11 @@ use sandbox_dirfd::{retry, split};
 /// As deep as paths may be.
 pub(super) const DEPTH_OF_PATHS: u64 = u64::MAX;
 
-/// An entry that is still to be visited.
-#[derive(Debug)]
-struct Pending {
-    depth: u64,
-    name: Vec<u8>,
-    kind: EntryKind,
-    size: u64,
-    modified: Option<Timestamp>,
+/// An entry, by its name.
+fn listed(name: &[u8], stat: &Stat) -> Entry {
+    let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
+    let (size, modified) = (size_of(stat), modified(stat));
+    Entry { name: name.into(), kind, size, modified, details: None }
 }
 
 impl Files {
@@ -92,17 +87,18 @@ impl Files {
         // Where each directory on the way ends in it; the listed directory is the first.
         let mut ends = vec![0];
         let mut entries = 0;
-        while let Some(next) = walk.pending.pop_back() {
+        while let Some((depth, mut entry)) = walk.pending.pop_back() {
             watch.check()?;
-            let Pending { depth, name, kind, size, modified } = next;
             ends.truncate(usize::try_from(depth).unwrap_or(usize::MAX));
             path.truncate(*ends.last().expect("the first one stays"));
-            path = join_written(&path, &name);
+            path = join_written(&path, entry.name.as_bytes());
             ends.push(path.len());
             walk.room -= 1;
             entries += 1;
-            let details = owners.as_ref().and_then(|owners| walk.details(&path, self, owners));
-            each(Entry { name: (&*path).into(), kind, size, modified, details })?;
+            let kind = entry.kind;
+            entry.name = (&*path).into();
+            entry.details = owners.as_ref().and_then(|owners| walk.details(&path, self, owners));
+            each(entry)?;
             let cut_by = walk.top.cut.as_ref().map(|cut| cut.by);
             if kind != EntryKind::Directory || walk.room == 0 && cut_by == Some(CutBy::Entries) {
                 continue;
@@ -142,10 +138,10 @@ impl Files {
             }
             let stat = fstat(mount.fd());
             let stat = stat.map_err(|errno| FileError::system(errno, mount.path.as_bytes()))?;
-            let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
-            let (size, modified) = (size_of(&stat), modified(&stat));
             let details = owners.as_ref().map(|owners| self.details(&stat, owners));
-            each(Entry { name: name.into(), kind, size, modified, details })?;
+            let entry = Entry { details, ..listed(name, &stat) };
+            let kind = entry.kind;
+            each(entry)?;
             end.entries += 1;
             let depth = request.depth().map(|depth| depth - 1);
             if kind != EntryKind::Directory || depth == Some(0) {
@@ -181,8 +177,8 @@ impl Files {
 
 struct Walk<'a> {
     top: Top<'a>,
-    /// Pending entries, the next one last.
-    pending: VecDeque<Pending>,
+    /// Pending entries with their depths, the next one last.
+    pending: VecDeque<(u64, Entry)>,
     /// How many entries may still be returned, and be pending.
     room: usize,
 }
@@ -231,24 +227,19 @@ impl Walk<'_> {
         self.top.read(read, below)?;
         for name in first.in_order().into_iter().rev() {
             if let Some(stat) = self.top.stat(&directory, below, &name)? {
-                self.pending.push_back(Pending {
-                    depth,
-                    kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
-                    size: size_of(&stat),
-                    modified: modified(&stat),
-                    name,
-                });
+                self.pending.push_back((depth, listed(&name, &stat)));
             }
         }
         // What comes after the last entry that may be returned is of no use.
         while self.pending.len() > self.room
-            && let Some(last) = self.pending.pop_front()
+            && let Some((depth, last)) = self.pending.pop_front()
         {
             // It is in a directory on the way here.
             let names = below.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
-            let above = names.take(usize::try_from(last.depth).unwrap_or(usize::MAX) - 1);
+            let above = names.take(usize::try_from(depth).unwrap_or(usize::MAX) - 1);
             let at = above.fold(Vec::new(), |path, name| join_written(&path, name));
-            Cut::add(&mut self.top.cut, CutBy::Entries, &join_written(&at, &last.name));
+            let at = join_written(&at, last.name.as_bytes());
+            Cut::add(&mut self.top.cut, CutBy::Entries, &at);
         }
         Ok(())
     }
