@@ -30,7 +30,8 @@ pub use random::{from_hex, hex, is_random_hex, random_hex};
 pub use real_path::real_path;
 pub use remove_tree::{remove_opened_tree, remove_tree};
 pub use resolve::{
-    Directory, Links, Resolver, Root, Within, again, clean, open_path, path_of, probe, retry, split,
+    Directory, Links, Resolver, Root, Within, again, clean, open_path, path_of, probe, retry,
+    split, unescape,
 };
 pub use sparse::{HoleAllowance, SparseReader, next_data};
 pub use stamp::FileStamp;

@@ -260,6 +260,27 @@ pub fn path_of(opened: impl AsFd) -> Result<PathBuf> {
     Ok(OsString::from_vec(path.into_bytes()).into())
 }
 
+/// Decodes a path of the kernel's mount table, where `\040` is a space: three octal digits also for a tab, a
+/// newline, a backslash and `#`.
+pub fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok();
+        match (first, tail.get(..3).and_then(octal)) {
+            (b'\\', Some(byte)) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
 /// Splits a path into its parent and its last component.
 pub fn split(relative: &[u8]) -> (&[u8], &[u8]) {
     match relative.iter().rposition(|&byte| byte == b'/') {

@@ -4,8 +4,9 @@
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::PathBuf;
 
+use sandbox_dirfd::unescape;
 use sandbox_protocol::argv::Mount;
 
 /// An unexpected mount.
@@ -18,11 +19,11 @@ pub enum NestedError {
     #[error(
         "the engine has mounted something at {}, inside {mount}: a link led it there, and what it \
          created as a mount point is left behind",
-        Path::new(std::ffi::OsStr::from_bytes(.at)).display()
+        .at.display()
     )]
     Inside {
         /// Its path.
-        at: Vec<u8>,
+        at: PathBuf,
         /// The mount that contains it.
         mount: String,
     },
@@ -42,40 +43,20 @@ pub fn check(mounts: &[Mount], hidden: &[String]) -> Result<(), NestedError> {
 }
 
 fn find(table: &[u8], mounts: &[Mount], hidden: &[String]) -> Result<(), NestedError> {
-    let points = table.split(|&byte| byte == b'\n').filter_map(mount_point);
-    let points = points.filter(|at| !hidden.iter().any(|path| path.as_bytes() == at));
+    // The fifth field of a line is the mount point.
+    let lines = table.split(|&byte| byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|&byte| byte == b' ').nth(4)).map(unescape);
+    let points = points.filter(|at| !hidden.iter().any(|path| at.as_os_str() == path.as_str()));
     for at in points {
         let is_around = |mount: &&Mount| {
-            at.strip_prefix(mount.path.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
+            let rest = at.as_os_str().as_bytes().strip_prefix(mount.path.as_bytes());
+            rest.is_some_and(|rest| rest.starts_with(b"/"))
         };
         if let Some(mount) = mounts.iter().find(is_around) {
             return Err(NestedError::Inside { at, mount: mount.path.to_string() });
         }
     }
     Ok(())
-}
-
-/// The fifth field of a line, with its octal escapes decoded.
-fn mount_point(line: &[u8]) -> Option<Vec<u8>> {
-    let mut rest = line.split(|&byte| byte == b' ').nth(4)?;
-    let mut path = Vec::with_capacity(rest.len());
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = after.first_chunk::<3>().filter(|digits| {
-            byte == b'\\' && digits.iter().all(|digit| (b'0'..=b'7').contains(digit))
-        });
-        match digits {
-            Some([high, middle, low]) => {
-                let [high, middle, low] = [high, middle, low].map(|digit| digit - b'0');
-                path.push((high & 3) << 6 | middle << 3 | low);
-                rest = &after[3..];
-            }
-            None => {
-                path.push(byte);
-                rest = after;
-            }
-        }
-    }
-    Some(path)
 }
 
 #[cfg(test)]

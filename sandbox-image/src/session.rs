@@ -23,7 +23,8 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::confine::limit_cpu;
 use crate::exec::{Execs, Programs};
@@ -460,13 +461,6 @@ fn keep(delivered: Result<(), StreamError>) {
 
 /// The version in a `hello` whose other fields this agent cannot decode.
 fn protocol_of(line: &str) -> Option<u32> {
-    #[derive(Deserialize)]
-    struct Envelope {
-        params: Params,
-    }
-    #[derive(Deserialize)]
-    struct Params {
-        protocol: u32,
-    }
-    serde_json::from_str::<Envelope>(line).ok().map(|envelope| envelope.params.protocol)
+    let hello: Value = serde_json::from_str(line).ok()?;
+    u32::try_from(hello.pointer("/params/protocol")?.as_u64()?).ok()
 }

@@ -1,10 +1,8 @@
 //! The mount table as this process sees it: `/proc/self/mountinfo`.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::ops::Bound;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
@@ -12,7 +10,7 @@ use std::{fs, io};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statat, statx};
 use rustix::io::Errno;
 use sandbox_api::service::{DATABASE_FILE, LOCK_FILE};
-use sandbox_dirfd::{is_locked_file, path_of};
+use sandbox_dirfd::{is_locked_file, path_of, unescape};
 
 /// The kernel's text.
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";
@@ -243,26 +241,6 @@ fn parse_line(line: &[u8]) -> Option<(u64, Mount)> {
     let fs_type = fs_type.map(|name| unescape(name).to_string_lossy().into_owned());
     let root = Location { device, path: root };
     Some((id, Mount { parent, root, point, fs_type }))
-}
-
-/// Decodes the kernel's `\040`: three octal digits for a space, a tab, a newline, a backslash, `#`.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        let octal = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok();
-        match (first, tail.get(..3).and_then(octal)) {
-            (b'\\', Some(byte)) => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    OsString::from_vec(bytes).into()
 }
 
 /// From `statx`, or on kernels before Linux 5.8 from `/proc`, for the price of six more calls.
