@@ -9,7 +9,7 @@ use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES};
 use sandbox_protocol::message::{ChangedEntry, Changes};
 use sandbox_protocol::{FromAgent, WireString};
 
-use crate::files::{Report, Watches};
+use crate::files::Watches;
 use crate::outbox::Outbox;
 
 /// How often changes are read, unless a request waits for them. What happens to a file meanwhile is one
@@ -88,9 +88,9 @@ impl Reading {
         }
         self.is_ready = self.watches.read(now + TURN);
         self.read_at = (!self.is_ready).then_some(now);
-        for report in self.watches.take() {
-            let (id, is_over) = (report.id, report.is_over);
-            send(report, outbox);
+        for (changes, is_over) in self.watches.take() {
+            let id = changes.request;
+            send(changes, outbox);
             if is_over && self.watches.end(id) {
                 answers.ended.push(id);
             }
@@ -102,9 +102,9 @@ impl Reading {
     }
 }
 
-/// Sends a report, a page at a time.
-fn send(report: Report, outbox: &Outbox) {
-    let Report { id: request, mut omitted, entries, .. } = report;
+/// Sends changes, a page at a time.
+fn send(changes: Changes, outbox: &Outbox) {
+    let Changes { request, mut omitted, entries } = changes;
     let mut rest = VecDeque::from(entries);
     while omitted > 0 || !rest.is_empty() {
         let mut bytes = 0;

@@ -59,4 +59,4 @@ pub use read::Reading;
 pub use temporary::remove_all as remove_temporaries;
 pub use view::Viewed;
 pub use watch::Watch;
-pub use watches::{Report, Watches};
+pub use watches::Watches;

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use sandbox_dirfd::retry;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{MAX_WATCH_DEPTH, MAX_WATCHED_DIRECTORIES};
-use sandbox_protocol::message::{self, ChangedEntry, EntryKind, FileChange};
+use sandbox_protocol::message::{self, ChangedEntry, Changes, EntryKind, FileChange};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
@@ -58,19 +58,6 @@ const MASK: WatchFlags = WatchFlags::CREATE
 pub struct Watches {
     inotify: OwnedFd,
     state: Mutex<State>,
-}
-
-/// What has changed in a watched directory since the last report.
-#[derive(Debug)]
-pub struct Report {
-    /// The id of the request.
-    pub id: u64,
-    /// How many changes before these are missing.
-    pub omitted: u64,
-    /// The changes, in order.
-    pub entries: Vec<ChangedEntry>,
-    /// Whether the directory is gone: there is nothing more to come.
-    pub is_over: bool,
 }
 
 #[derive(Default)]
@@ -235,15 +222,16 @@ impl Watches {
         false
     }
 
-    /// The changes that were read and not taken yet.
-    pub fn take(&self) -> Vec<Report> {
+    /// The changes that were read and not taken yet, each with whether its directory is gone: there is
+    /// nothing more to come then.
+    pub fn take(&self) -> Vec<(Changes, bool)> {
         let mut state = self.state.lock().unwrap();
         let mut reports = Vec::new();
         for (&id, watched) in &mut state.watches {
             let Watched { waiting, omitted, is_over, .. } = watched;
             if watched.is_on && (!waiting.is_empty() || *omitted > 0 || *is_over) {
                 let (omitted, entries) = (std::mem::take(omitted), std::mem::take(waiting).into());
-                reports.push(Report { id, omitted, entries, is_over: *is_over });
+                reports.push((Changes { request: id, omitted, entries }, *is_over));
                 watched.waiting_bytes = 0;
             }
         }
@@ -548,11 +536,11 @@ mod tests {
         fn seen(&self, id: u64) -> Vec<String> {
             while self.watches.read(Instant::now() + Duration::from_secs(1)) {}
             let mut seen = Vec::new();
-            for report in self.watches.take() {
-                assert_eq!((report.id, report.omitted), (id, 0), "{report:?}");
+            for (report, is_over) in self.watches.take() {
+                assert_eq!((report.request, report.omitted), (id, 0), "{report:?}");
                 let words = |it: &ChangedEntry| format!("{} {}", it.change.as_str(), it.name);
                 seen.extend(report.entries.iter().map(words));
-                seen.extend(report.is_over.then(|| "over".to_owned()));
+                seen.extend(is_over.then(|| "over".to_owned()));
             }
             seen
         }
@@ -656,7 +644,7 @@ mod tests {
         observer.begin(2, "a", false).unwrap();
         fs::write(at("a/f"), "").unwrap();
         while observer.watches.read(Instant::now() + Duration::from_secs(1)) {}
-        let names = observer.watches.take().into_iter().map(|it| it.entries[0].name.to_string());
+        let names = observer.watches.take().into_iter().map(|it| it.0.entries[0].name.to_string());
         assert_eq!(names.collect::<Vec<_>>(), ["a/f", "f"]);
         assert!(observer.watches.end(1) && !observer.watches.end(1));
         fs::remove_file(at("a/f")).unwrap();
@@ -695,7 +683,7 @@ mod tests {
         }
         fs::write(directory.path().join("last"), "").unwrap();
         while observer.watches.read(Instant::now() + Duration::from_secs(1)) {}
-        let report = observer.watches.take().pop().unwrap();
+        let (report, _) = observer.watches.take().pop().unwrap();
         assert_eq!((report.omitted, report.entries.len()), (1, MOST_WAITING));
         assert_eq!(report.entries.last().unwrap().name, "last");
     }
