@@ -43,11 +43,6 @@ impl<'de> Deserialize<'de> for Base64 {
     }
 }
 
-/// The last digit before the padding has only bits of bytes.
-#[cfg(feature = "schema")]
-const BASE64_PATTERN: &str =
-    "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
-
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for Base64 {
     fn schema_name() -> std::borrow::Cow<'static, str> {
@@ -62,7 +57,9 @@ impl schemars::JsonSchema for Base64 {
         schemars::json_schema!({
             "type": "string",
             "contentEncoding": "base64",
-            "pattern": BASE64_PATTERN,
+            // The last digit before the padding has only bits of bytes.
+            "pattern":
+                "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
         })
     }
 }

@@ -17,6 +17,7 @@ use crate::files::{FileError, OpenMode};
 
 use arguments::{invalid, path, perform};
 pub(super) use fs::NAMES as FS_NAMES;
+use fs::answer;
 use handles::{close_handle, open_handle, push_open, shared_handle};
 use read::{io_lines, lines, read};
 
@@ -146,19 +147,14 @@ fn io_list(call: &mut Call<'_>) -> Results {
 fn os_remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
     perform(call, OperationName::Remove, |files, _| files.remove(&path))?;
-    done(call)
+    answer(call, true)
 }
 
 fn os_rename(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "rename")?;
     let to = path(call, Slot::arg(2), "rename")?;
     perform(call, OperationName::Rename, |files, watch| files.rename(&from, &to, watch))?;
-    done(call)
-}
-
-fn done(call: &mut Call<'_>) -> Results {
-    call.push_boolean(true);
-    Ok(call.results(1))
+    answer(call, true)
 }
 
 // --- writing ---------------------------------------------------------------------------------
@@ -216,13 +212,13 @@ fn seek(call: &mut Call<'_>) -> Results {
 
 fn flush(call: &mut Call<'_>) -> Results {
     open_handle(call, Slot::arg(1), "flush")?.flush()?;
-    done(call)
+    answer(call, true)
 }
 
 fn close(call: &mut Call<'_>) -> Results {
     let handle = shared_handle(call, Slot::arg(1), "close")?;
     close_handle(call, &mut handle.lock().unwrap())?;
-    done(call)
+    answer(call, true)
 }
 
 fn tostring(call: &mut Call<'_>) -> Results {

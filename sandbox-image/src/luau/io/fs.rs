@@ -256,7 +256,7 @@ fn rename(call: &mut Call<'_>) -> Results {
     answer(call, true)
 }
 
-fn answer(call: &mut Call<'_>, is_so: bool) -> Results {
+pub(super) fn answer(call: &mut Call<'_>, is_so: bool) -> Results {
     call.push_boolean(is_so);
     Ok(call.results(1))
 }
