@@ -206,20 +206,17 @@ fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> sock_filter {
 }
 
 /// x32's calls have the same architecture as x86-64's and differ in one bit of the number, which
-/// seccompiler does not check. These instructions come before its own.
-#[cfg(target_arch = "x86_64")]
+/// seccompiler does not check. These instructions come before its own. No other architecture has two tables of
+/// calls.
 fn foreign_numbers() -> Vec<sock_filter> {
     const X32: u32 = 0x4000_0000;
     const NUMBER: u32 = 0;
+    if !cfg!(target_arch = "x86_64") {
+        return Vec::new();
+    }
     vec![
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, NUMBER),
         instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 0, 1, X32),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
     ]
-}
-
-/// No other architecture has two tables of calls.
-#[cfg(not(target_arch = "x86_64"))]
-fn foreign_numbers() -> Vec<sock_filter> {
-    Vec::new()
 }

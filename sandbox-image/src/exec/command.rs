@@ -234,23 +234,20 @@ impl Prepared {
     /// Explains why it did not start.
     pub fn explain(&self, error: SpawnError) -> WireError {
         let name = &self.name;
-        match error {
+        let (kind, message) = match error {
             SpawnError::Process(Errno::AGAIN) => {
                 let message = "no process can be started: there are limits.pids of them, or more \
                                than the machine allows";
-                WireError::busy(message)
+                (ErrorKind::Busy, message.to_owned())
             }
             SpawnError::Process(Errno::NOMEM) | SpawnError::Program(_, Errno::NOMEM) => {
-                let message = format!("cannot start '{name}': no memory is left");
-                WireError::new(ErrorKind::OutOfMemory, message)
+                (ErrorKind::OutOfMemory, format!("cannot start '{name}': no memory is left"))
             }
             SpawnError::Process(errno) => {
-                let message = format!("no process can be started: {}", reason(errno));
-                WireError::new(ErrorKind::Internal, message)
+                (ErrorKind::Internal, format!("no process can be started: {}", reason(errno)))
             }
             SpawnError::Step(step, errno) => {
-                let message = format!("cannot start '{name}': {step}: {}", reason(errno));
-                WireError::new(ErrorKind::Internal, message)
+                (ErrorKind::Internal, format!("cannot start '{name}': {step}: {}", reason(errno)))
             }
             SpawnError::Cwd(errno) => {
                 let kind = match errno {
@@ -260,11 +257,11 @@ impl Prepared {
                     _ => ErrorKind::InvalidPath,
                 };
                 let cwd = self.cwd.to_string_lossy();
-                let message = format!("the working directory '{cwd}': {}", reason(errno));
-                WireError::new(kind, message)
+                (kind, format!("the working directory '{cwd}': {}", reason(errno)))
             }
-            SpawnError::Program(place, errno) => self.explain_program(place, errno),
-        }
+            SpawnError::Program(place, errno) => return self.explain_program(place, errno),
+        };
+        WireError::new(kind, message)
     }
 
     fn explain_program(&self, place: usize, errno: Errno) -> WireError {
