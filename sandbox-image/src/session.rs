@@ -97,19 +97,12 @@ struct Requests {
 impl Reader for Requests {
     fn read(&mut self) -> VecDeque<ThreadJob> {
         while self.session.accepted.is_empty() {
-            // Both ends mean that the controller is gone.
-            let length = match read_stdin(&mut self.buffer, self.timeout) {
-                Stdin::Bytes(length) => length,
-                Stdin::End => {
-                    if self.session.closing {
-                        std::thread::sleep(FLUSH_TIMEOUT);
-                    }
-                    crate::exit(Exit::Lost)
+            // The controller is gone.
+            let Some(length) = read_stdin(&mut self.buffer, self.timeout) else {
+                if self.session.closing {
+                    std::thread::sleep(FLUSH_TIMEOUT);
                 }
-                Stdin::TimedOut => {
-                    let timeout = self.timeout;
-                    die(Exit::Lost, &format!("the controller has sent nothing for {timeout:?}"))
-                }
+                crate::exit(Exit::Lost)
             };
             self.timeout = HEARTBEAT_TIMEOUT;
             self.decoder.extend(&self.buffer[..length]);
@@ -125,34 +118,25 @@ impl Reader for Requests {
     }
 }
 
-/// The result of a read of stdin.
-enum Stdin {
-    Bytes(usize),
-    /// Also if stdin fails.
-    End,
-    /// The timeout expired.
-    TimedOut,
-}
-
-/// One read. The timeout only counts the wait for bytes: if the sandbox was paused or got no CPU
-/// time meanwhile, the bytes that have arrived are read.
-fn read_stdin(buffer: &mut [u8], timeout: Duration) -> Stdin {
+/// One read of stdin; `None` at its end, or if it fails. The timeout, at which the agent exits, only counts the
+/// wait for bytes: if the sandbox was paused or got no CPU time meanwhile, the bytes that have arrived are read.
+fn read_stdin(buffer: &mut [u8], timeout: Duration) -> Option<usize> {
     let stdin = rustix::stdio::stdin();
     let deadline = Instant::now() + timeout;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).expect("it is seconds");
         match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&left)) {
-            Ok(0) => return Stdin::TimedOut,
+            Ok(0) => die(Exit::Lost, &format!("the controller has sent nothing for {timeout:?}")),
             Ok(_) => {}
             Err(Errno::INTR) => continue,
-            Err(_) => return Stdin::End,
+            Err(_) => return None,
         }
         match rustix::io::read(stdin, &mut *buffer) {
-            Ok(0) => return Stdin::End,
-            Ok(length) => return Stdin::Bytes(length),
+            Ok(0) => return None,
+            Ok(length) => return Some(length),
             Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(_) => return Stdin::End,
+            Err(_) => return None,
         }
     }
 }
