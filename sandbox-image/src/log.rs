@@ -46,16 +46,14 @@ impl LogSink {
             return;
         }
         let left = usize::try_from(budget.bytes).unwrap_or(usize::MAX);
-        let entry = Entry::new(text, left.min(MAX_LOG_ENTRY_BYTES));
+        let entry = entry(self.request, level, text, left.min(MAX_LOG_ENTRY_BYTES));
         budget.truncated = entry.cut && left < MAX_LOG_ENTRY_BYTES;
         if budget.truncated && entry.text.is_empty() {
             return;
         }
         budget.lines -= 1;
-        budget.bytes -= entry.bytes as u64;
-        let Entry { text, lossy, cut, .. } = entry;
-        let request = self.request;
-        self.outbox.notify(&FromAgent::Log(Log { request, level, text, lossy, cut }));
+        budget.bytes -= encoded_len(&entry.text) as u64;
+        self.outbox.notify(&FromAgent::Log(entry));
     }
 
     /// Sends a test case. False if there have been as many as there may be.
@@ -73,30 +71,21 @@ impl LogSink {
     }
 }
 
-struct Entry {
-    text: String,
-    /// Encoded.
-    bytes: usize,
-    lossy: bool,
-    cut: bool,
-}
-
-impl Entry {
-    /// The prefix of `bytes` that takes at most `max` encoded bytes. Only that prefix is scanned,
-    /// so that a huge string costs no more than a long one.
-    fn new(bytes: &[u8], max: usize) -> Self {
-        // Every byte takes at least one when encoded, and a character has at most four: a character
-        // split by this cut is beyond `max`.
-        let head = &bytes[..bytes.len().min(max + 4)];
-        let all = String::from_utf8_lossy(head);
-        let text = cut_encoded(&all, max);
-        Self {
-            bytes: encoded_len(text),
-            // A replacement character differs from the bytes in its place.
-            lossy: !head.starts_with(text.as_bytes()),
-            cut: text.len() < all.len() || head.len() < bytes.len(),
-            text: text.to_owned(),
-        }
+/// An entry of the prefix of `bytes` that takes at most `max` encoded bytes. Only that prefix is scanned, so that a
+/// huge string costs no more than a long one.
+fn entry(request: u64, level: LogLevel, bytes: &[u8], max: usize) -> Log {
+    // Every byte takes at least one when encoded, and a character has at most four: a character
+    // split by this cut is beyond `max`.
+    let head = &bytes[..bytes.len().min(max + 4)];
+    let all = String::from_utf8_lossy(head);
+    let text = cut_encoded(&all, max);
+    Log {
+        request,
+        level,
+        // A replacement character differs from the bytes in its place.
+        lossy: !head.starts_with(text.as_bytes()),
+        cut: text.len() < all.len() || head.len() < bytes.len(),
+        text: text.to_owned(),
     }
 }
 
@@ -164,16 +153,16 @@ mod tests {
     proptest! {
         #[test]
         fn an_entry_fits_and_text_is_never_marked_lossy(text in any::<String>(), max in 0_usize..40) {
-            let entry = Entry::new(text.as_bytes(), max);
+            let entry = entry(1, LogLevel::Print, text.as_bytes(), max);
             prop_assert_eq!(entry.text.as_str(), cut_encoded(&text, max));
-            prop_assert_eq!(entry.bytes, encoded_len(&entry.text));
+            prop_assert!(encoded_len(&entry.text) <= max);
             prop_assert_eq!(entry.cut, entry.text.len() < text.len());
             prop_assert!(!entry.lossy);
         }
 
         #[test]
         fn bytes_are_what_std_makes_of_them(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let entry = Entry::new(&bytes, 1000);
+            let entry = entry(1, LogLevel::Print, &bytes, 1000);
             prop_assert_eq!(entry.text, String::from_utf8_lossy(&bytes));
             prop_assert!(!entry.cut);
         }

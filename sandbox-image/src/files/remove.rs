@@ -206,14 +206,14 @@ impl Tree<'_> {
             if !at.last().is_done {
                 let directories = HELD.saturating_sub(self.held).max(1);
                 count_call(at.depth());
-                let batch = read_batch(&at.here, directories)
+                let (batch, is_all) = read_batch(&at.here, directories)
                     .map_err(|errno| self.fail(&at.levels, b"", errno))?;
-                let is_empty = batch.entries.is_empty();
+                let is_empty = batch.is_empty();
                 // The top is read until it is empty: nothing reads it again after that.
                 if at.levels.len() > 1 {
-                    at.last().is_done = batch.is_all;
+                    at.last().is_done = is_all;
                 }
-                for (name, kind) in batch.entries {
+                for (name, kind) in batch {
                     self.watch.check()?;
                     self.take(&mut at, name, kind)?;
                 }
@@ -379,15 +379,12 @@ impl Tree<'_> {
     }
 }
 
-/// Some entries of a directory.
-struct Batch {
-    entries: Vec<(Vec<u8>, FileType)>,
-    /// There are no more entries.
-    is_all: bool,
-}
-
-/// Reads a directory from its beginning, until there are enough entries or directories.
-fn read_batch(directory: &OwnedFd, directories: usize) -> rustix::io::Result<Batch> {
+/// Reads a directory from its beginning, until there are enough entries or directories. Returns them, and whether
+/// there are no more.
+fn read_batch(
+    directory: &OwnedFd,
+    directories: usize,
+) -> rustix::io::Result<(Vec<(Vec<u8>, FileType)>, bool)> {
     retry(|| rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(0)))?;
     let (mut entries, mut left) = (Vec::new(), directories);
     let read = read_directory(directory, Some, |name, kind| {
@@ -397,6 +394,6 @@ fn read_batch(directory: &OwnedFd, directories: usize) -> rustix::io::Result<Bat
     });
     match read {
         Err(Some(errno)) => Err(errno),
-        enough => Ok(Batch { entries, is_all: enough.is_ok() }),
+        enough => Ok((entries, enough.is_ok())),
     }
 }
