@@ -155,15 +155,10 @@ struct Outgoing<'a, T> {
 struct Response<T> {
     jsonrpc: Version,
     id: u64,
-    #[serde(flatten)]
-    body: ResponseBody<T>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "lowercase")]
-enum ResponseBody<T> {
-    Result(T),
-    Error(WireError),
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<T>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<WireError>,
 }
 
 fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
@@ -314,11 +309,11 @@ impl<'a> FromAgent<'a> {
         id: u64,
         result: Result<T, WireError>,
     ) -> Result<Vec<u8>, FrameError> {
-        let body = match result {
-            Ok(result) => ResponseBody::Result(result),
-            Err(error) => ResponseBody::Error(error),
+        let (result, error) = match result {
+            Ok(result) => (Some(result), None),
+            Err(error) => (None, Some(error)),
         };
-        encode(&Response { jsonrpc: Version::V2, id, body })
+        encode(&Response { jsonrpc: Version::V2, id, result, error })
     }
 }
 
