@@ -29,19 +29,14 @@ pub enum StreamError {
     AbsurdCredit,
 }
 
-/// The sender's end of a stream.
+/// The sender's end of a stream: it counts as the receiver does.
 #[derive(Debug)]
-pub struct SendWindow {
-    stream: u32,
-    next_seq: u64,
-    credit: u64,
-    ended: bool,
-}
+pub struct SendWindow(ReceiveWindow);
 
 impl SendWindow {
     /// The window of a new stream.
     pub const fn new(stream: u32) -> Self {
-        Self { stream, next_seq: 0, credit: INITIAL_CREDIT, ended: false }
+        Self(ReceiveWindow::new(stream))
     }
 
     /// The most bytes that the next chunk may hold now.
@@ -53,7 +48,7 @@ impl SendWindow {
     /// granted yet.
     pub fn capacity_within(&self, most: u64) -> usize {
         let unused = INITIAL_CREDIT.saturating_sub(most);
-        let left = self.credit.saturating_sub(unused);
+        let left = self.0.credit.saturating_sub(unused);
         usize::try_from(left).unwrap_or(usize::MAX).min(MAX_CHUNK_BYTES)
     }
 
@@ -63,18 +58,10 @@ impl SendWindow {
     ///
     /// [`StreamError`] if the chunk would break the rules; then nothing is counted.
     pub fn chunk(&mut self, data: Vec<u8>, last: bool) -> Result<Chunk, StreamError> {
-        if self.ended {
-            return Err(StreamError::AfterLast);
-        }
-        if data.len() > MAX_CHUNK_BYTES {
-            return Err(StreamError::ChunkTooLarge);
-        }
-        self.credit =
-            self.credit.checked_sub(data.len() as u64).ok_or(StreamError::CreditOverrun)?;
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        self.ended = last;
-        Ok(Chunk { stream: self.stream, seq, data: Base64(data), last })
+        let (stream, seq) = (self.0.stream, self.0.next_seq);
+        let chunk = Chunk { stream, seq, data: Base64(data), last };
+        self.0.receive(&chunk)?;
+        Ok(chunk)
     }
 
     /// Adds credit that the receiver granted.
@@ -83,7 +70,8 @@ impl SendWindow {
     ///
     /// [`StreamError::AbsurdCredit`] if the sum overflows.
     pub fn grant(&mut self, credit: &Credit) -> Result<(), StreamError> {
-        self.credit = self.credit.checked_add(credit.bytes).ok_or(StreamError::AbsurdCredit)?;
+        let sum = self.0.credit.checked_add(credit.bytes);
+        self.0.credit = sum.ok_or(StreamError::AbsurdCredit)?;
         Ok(())
     }
 }
