@@ -372,8 +372,8 @@ mod tests {
     use super::*;
     use crate::limits::LIST_PAGE;
     use crate::message::{
-        Cancel, CancelReply, Edit, Entry, EntryKind, Glob, List, Read, Rename, Shutdown, Timestamp,
-        Write, WriteMode,
+        Cancel, ControlReply, Edit, Entry, EntryKind, Glob, List, Read, Rename, Shutdown,
+        Timestamp, Write, WriteMode,
     };
     use proptest::prelude::*;
     use std::num::NonZeroU64;
@@ -465,7 +465,7 @@ mod tests {
             let line = String::from_utf8(message.encode().unwrap()).unwrap();
             assert_eq!(ToAgent::decode(line.trim_end()).unwrap(), message);
         }
-        let line = FromAgent::encode_reply(4, Ok(CancelReply { found: true })).unwrap();
+        let line = FromAgent::encode_reply(4, Ok(ControlReply { found: true })).unwrap();
         let line = String::from_utf8(line).unwrap();
         let FromAgent::Reply { id: 4, result: Ok(raw) } =
             FromAgent::decode(line.trim_end()).unwrap()

@@ -10,8 +10,7 @@ use serde_json::value::RawValue;
 use crate::frame::{FrameDecoder, FrameError, encode};
 use crate::limits::{MAX_FRAME_BYTES, MAX_NESTING};
 use crate::message::{
-    CancelReply, ControlReply, ExecReply, HelloReply, ListPortsReply, Operation, Request, RunReply,
-    ShutdownReply,
+    ControlReply, Done, ExecReply, HelloReply, ListPortsReply, Operation, Request, RunReply,
 };
 use crate::operation::read_replies;
 use crate::{DecodeError, FromAgent, ToAgent};
@@ -91,10 +90,9 @@ pub fn messages(data: &[u8]) {
                 reply::<HelloReply>(raw);
                 reply::<RunReply>(raw);
                 reply::<ExecReply>(raw);
-                reply::<CancelReply>(raw);
                 reply::<ControlReply>(raw);
                 reply::<ListPortsReply>(raw);
-                reply::<ShutdownReply>(raw);
+                reply::<Done>(raw);
                 read_replies(raw);
             }
         }

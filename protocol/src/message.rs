@@ -22,8 +22,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
 pub use configure::{
-    Access, AllowedPath, CA_FILES, Ca, Configure, ConfigureReply, FileScope, IoErrors, Limits,
-    Policy,
+    Access, AllowedPath, CA_FILES, Ca, Configure, FileScope, IoErrors, Limits, Policy,
 };
 pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
 pub use exec::{
@@ -31,9 +30,9 @@ pub use exec::{
     Signal, SignalName, SignalTarget, Started, Variable,
 };
 pub use host::{CallEnd, CallFile, CallResult, CallTarget, HostCall};
-pub use ports::{Dial, DialReply, ListPorts, ListPortsReply, ListeningPort};
+pub use ports::{Dial, ListPorts, ListPortsReply, ListeningPort};
 pub use secret::Secret;
-pub use watch::{ChangedEntry, Changes, FileChange, Flush, FlushReply, Watch, WatchReply, Watched};
+pub use watch::{ChangedEntry, Changes, FileChange, Flush, Watch, Watched};
 
 pub use crate::operation::*;
 use crate::{Base64, ErrorKind, WireString};
@@ -123,29 +122,29 @@ requests! {
     /// mount.
     "hello" Hello -> HelloReply,
     /// Limits and policy. Sent once, before any request but `hello`.
-    "configure" Configure -> ConfigureReply,
+    "configure" Configure -> Done,
     /// Runs a script. Only one runs at a time; a second one is answered `busy`.
     "run" Run -> RunReply,
     /// Runs a command, in a sandbox that supports commands.
     "exec" Exec -> ExecReply,
     /// Cancels a request that is in progress.
-    "cancel" Cancel -> CancelReply IS_CONTROL,
+    "cancel" Cancel -> ControlReply IS_CONTROL,
     /// Sends a signal to processes of a command.
     "signal" Signal -> ControlReply IS_CONTROL,
     /// Sets the size of a command's terminal.
     "resize" Resize -> ControlReply IS_CONTROL,
     /// Connects to a port of the sandbox's loopback.
-    "dial" Dial -> DialReply,
+    "dial" Dial -> Done,
     /// Lists the ports of the sandbox that something listens on.
     "ports" ListPorts -> ListPortsReply IS_CONTROL,
     /// Watches a directory, in a sandbox that supports commands.
-    "watch" Watch -> WatchReply,
+    "watch" Watch -> Done,
     /// Waits until the changes so far are reported.
-    "flush" Flush -> FlushReply IS_CONTROL,
+    "flush" Flush -> Done IS_CONTROL,
     /// The result of a script's call.
     "call_result" CallResult -> ControlReply IS_CONTROL,
     /// Ends the session: the agent answers and exits with code 0.
-    "shutdown" Shutdown -> ShutdownReply IS_CONTROL,
+    "shutdown" Shutdown -> Done IS_CONTROL,
 }
 
 /// `hello`: the versions of both sides, and what confines the agent. It does not set what the
@@ -338,23 +337,16 @@ pub struct Cancel {
     pub at_once: bool,
 }
 
-/// The agent's answer to `cancel`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CancelReply {
-    /// Whether a request with that id was in progress.
-    pub found: bool,
-}
-
 /// `shutdown`: ends the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shutdown {}
 
-/// The agent's answer to `shutdown`.
+/// The agent's answer to a request that asks for nothing: `configure` (the limits are in force), `dial` (bytes
+/// can flow), `watch` (it has ended), `flush` and `shutdown`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ShutdownReply {}
+pub struct Done {}
 
 /// `log`: a log entry, sent while the script runs and before the run's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -250,7 +250,7 @@ fn answers() -> Vec<Vec<u8>> {
         FromAgent::Started(Started { request: 4, pid: 15 }).encode(),
         FromAgent::Exited(Exited { request: 4, end: ExecEnd::Exited(1), stopped: None }).encode(),
         FromAgent::encode_reply(4, Ok(ControlReply { found: true })),
-        FromAgent::encode_reply(4, Ok(DialReply {})),
+        FromAgent::encode_reply(4, Ok(Done {})),
         FromAgent::encode_reply(
             4,
             Ok(ListPortsReply {
@@ -359,8 +359,8 @@ fn watches() -> Vec<Vec<u8>> {
         FromAgent::Watched(Watched { request: 18 }).encode(),
         changes(0, &FileChange::ALL),
         changes(1, &[]),
-        FromAgent::encode_reply(18, Ok(WatchReply {})),
-        FromAgent::encode_reply(19, Ok(FlushReply {})),
+        FromAgent::encode_reply(18, Ok(Done {})),
+        FromAgent::encode_reply(19, Ok(Done {})),
     ]
     .map(Result::unwrap)
     .into()
@@ -467,8 +467,8 @@ fn replies_of_the_agent_are_frozen() {
         ),
         FromAgent::encode_reply(2, Ok(reply(RunEnd::Returned(to_raw_value(&[1, 2]).unwrap())))),
         FromAgent::encode_reply(2, Ok(reply(RunEnd::Failed(error)))),
-        FromAgent::encode_reply(3, Ok(CancelReply { found: true })),
-        FromAgent::encode_reply(4, Ok(ShutdownReply {})),
+        FromAgent::encode_reply(3, Ok(ControlReply { found: true })),
+        FromAgent::encode_reply(4, Ok(Done {})),
         FromAgent::encode_reply::<()>(
             5,
             Err(WireError::new(ErrorKind::Busy, "a run is under way")),

@@ -317,7 +317,7 @@ mod tests {
     use super::*;
     use sandbox_protocol::Base64;
     use sandbox_protocol::limits::MAX_FRAME_BYTES;
-    use sandbox_protocol::message::{CancelReply, Change, Chunk, ExecEnd, Exited, Touched};
+    use sandbox_protocol::message::{Change, Chunk, ControlReply, ExecEnd, Exited, Touched};
 
     fn touched() -> FromAgent<'static> {
         let path = "/io/a".into();
@@ -346,7 +346,7 @@ mod tests {
             let (answers, waiting) = sync_channel(MAX_WAITING_ANSWERS);
             (Replier { outbox: outbox.clone(), answers, is_used: Arc::default() }, waiting)
         };
-        let found = || Ok(CancelReply { found: true });
+        let found = || Ok(ControlReply { found: true });
         let (one, waiting) = replier();
         one.answer(1, found());
         one.answer(2, found());
@@ -416,7 +416,7 @@ mod tests {
         let recorder = Recorder::default();
         let outbox = Outbox::new(recorder.clone());
         outbox.notify(&touched());
-        outbox.answer_and_silence(1, Ok(CancelReply { found: true }));
+        outbox.answer_and_silence(1, Ok(ControlReply { found: true }));
         outbox.notify(&touched());
         assert_eq!(recorder.lines().len(), 2);
     }

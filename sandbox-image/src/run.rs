@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{
-    AgentUsage, CallResult, IoErrors, Limits, Run, RunEnd, RunReply, ShutdownReply,
+    AgentUsage, CallResult, Done, IoErrors, Limits, Run, RunEnd, RunReply,
 };
 
 use crate::calls::HostCalls;
@@ -142,7 +142,7 @@ impl Runner {
         let mut state = self.state.lock().unwrap();
         if state.shutdown.is_some() {
             let error = WireError::busy("the session is ending");
-            return self.replier.answer::<ShutdownReply>(id, Err(error));
+            return self.replier.answer::<Done>(id, Err(error));
         }
         state.shutdown = Some(id);
         match &state.running {
@@ -234,7 +234,7 @@ impl Runner {
     }
 
     fn leave(&self, shutdown: u64) {
-        self.replier.answer(shutdown, Ok(ShutdownReply {}));
+        self.replier.answer(shutdown, Ok(Done {}));
         self.replier.exit();
     }
 }

@@ -17,9 +17,9 @@ use sandbox_protocol::limits::{
     FIRST_BYTE_TIMEOUT, FIRST_DIAL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_VALUE_DEPTH,
 };
 use sandbox_protocol::message::{
-    Cancel, CancelReply, Configure, ConfigureReply, Confinement, ControlReply, Dial, Exec,
-    FileScope, Flush, FlushReply, Hello, HelloReply, Limits, ListPorts, ListPortsReply, Operation,
-    Policy, Request, Resolver, Run, Shutdown, Watch,
+    Cancel, Configure, Confinement, ControlReply, Dial, Done, Exec, FileScope, Flush, Hello,
+    HelloReply, Limits, ListPorts, ListPortsReply, Operation, Policy, Request, Resolver, Run,
+    Shutdown, Watch,
 };
 use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
@@ -218,7 +218,7 @@ impl Session {
                 let found = self.runner.cancel(target)
                     || self.operations.cancel(target)
                     || self.execs.cancel(target, at_once);
-                self.answer(id, CancelReply { found })
+                self.answer(id, ControlReply { found })
             }
             Request::Shutdown(Shutdown {}) => {
                 self.closing = true;
@@ -245,7 +245,7 @@ impl Session {
             }
             Request::Flush(Flush {}) => match self.execs.flush(id) {
                 true => Ok(()),
-                false => self.answer(id, FlushReply {}),
+                false => self.answer(id, Done {}),
             },
             Request::CallResult(result) => {
                 self.answer(id, ControlReply { found: self.runner.take_result(result) })
@@ -291,7 +291,7 @@ impl Session {
         })
     }
 
-    fn configure(&mut self, configure: Configure) -> Result<ConfigureReply, WireError> {
+    fn configure(&mut self, configure: Configure) -> Result<Done, WireError> {
         self.check_greeted()?;
         if self.rules.is_some() {
             return Err(WireError::invalid("'configure' comes once"));
@@ -320,7 +320,7 @@ impl Session {
         }
         let lifetime = Arc::new(Lifetime::new(&limits));
         self.rules = Some(Rules { limits, policy, paths: Arc::new(paths), lifetime });
-        Ok(ConfigureReply {})
+        Ok(Done {})
     }
 
     fn check_greeted(&self) -> Result<(), WireError> {

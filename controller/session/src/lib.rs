@@ -31,7 +31,7 @@ use sandbox_protocol::limits::{
     FIRST_DIAL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
 };
 use sandbox_protocol::message::{
-    Call, CaseEnd, Changes, Chunk, Dial, DialReply, Exec, ExecReply, Exited, HostCall, Log, Page,
+    Call, CaseEnd, Changes, Chunk, Dial, Done, Exec, ExecReply, Exited, HostCall, Log, Page,
     Refused, Request, Started, Touched, Watched,
 };
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
@@ -457,8 +457,8 @@ impl Session {
         // It is bounded as tunnels are. Among the requests in flight, or those that must not wait for
         // them, sockets that accept nothing would take their places.
         let dialled = async { self.open(permit, None, decode::<Dial>, open).await?.0.wait().await };
-        match dialled.await.map(typed::<DialReply>) {
-            Ok(DialReply {}) => Ok(Some(tunnel)),
+        match dialled.await.map(typed::<Done>) {
+            Ok(Done {}) => Ok(Some(tunnel)),
             Err(error) => {
                 tunnel.forget();
                 Err(error)

@@ -2,7 +2,7 @@ use sandbox_protocol::limits::{
     FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_DIALS, MAX_FRAME_BYTES,
 };
 use sandbox_protocol::message::{
-    Cancel, CancelReply, Change, Close, ClosedReason, Credit, LogLevel, OperationName, Shutdown,
+    Cancel, Change, Close, ClosedReason, ControlReply, Credit, LogLevel, OperationName, Shutdown,
 };
 use sandbox_protocol::{Base64, ErrorKind, message};
 
@@ -39,8 +39,8 @@ async fn a_request_gets_its_own_answer() {
     let talk = async {
         let (first, _) = agent.request().await.unwrap();
         let (second, _) = agent.request().await.unwrap();
-        agent.answer(second, CancelReply { found: false }).await;
-        agent.answer(first, CancelReply { found: true }).await;
+        agent.answer(second, ControlReply { found: false }).await;
+        agent.answer(first, ControlReply { found: true }).await;
     };
     let ((first, second), ()) = tokio::join!(calls, talk);
     assert!(first.unwrap().found);
@@ -147,7 +147,7 @@ async fn of_a_flood_on_stderr_its_end_is_kept() {
     // Other requests are answered meanwhile.
     let answer = async {
         let (id, _) = agent.request().await.unwrap();
-        agent.answer(id, CancelReply { found: true }).await;
+        agent.answer(id, ControlReply { found: true }).await;
     };
     assert!(tokio::join!(session.call(Cancel { id: 1, at_once: false }), answer).0.unwrap().found);
     drop(agent);
@@ -258,7 +258,7 @@ async fn dialled(session: &Session, agent: &mut FakeAgent) -> (Tunnel, u32) {
     let answer = async {
         let (id, request) = agent.request().await.unwrap();
         let Request::Dial(Dial { tunnel, port: 8080 }) = request else { panic!("{request:?}") };
-        agent.answer(id, DialReply {}).await;
+        agent.answer(id, Done {}).await;
         tunnel
     };
     let (tunnel, number) = tokio::join!(session.dial(8080), answer);
@@ -371,7 +371,7 @@ async fn agent_that_breaks_the_rules_of_a_dialled_port_ends_the_session() {
                     agent.send(FromAgent::encode_reply::<()>(id, Err(error)).unwrap()).await;
                     agent.send(piece(0, false)).await;
                 }
-                _ => agent.answer(id, DialReply {}).await,
+                _ => agent.answer(id, Done {}).await,
             }
             match what {
                 "a chunk of another" => agent.send(chunk(tunnel + 1, 0, b"x", false)).await,
@@ -380,7 +380,7 @@ async fn agent_that_breaks_the_rules_of_a_dialled_port_ends_the_session() {
                 "a chunk after its close" => {
                     agent.send([close(tunnel), piece(0, false)].concat()).await;
                 }
-                "a second answer" => agent.answer(id, DialReply {}).await,
+                "a second answer" => agent.answer(id, Done {}).await,
                 "a chunk after the last" => {
                     agent.send([piece(0, true), piece(1, false)].concat()).await;
                 }

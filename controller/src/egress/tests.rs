@@ -22,7 +22,7 @@ use sandbox_grants::policy::EgressLimits;
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
 use sandbox_protocol::message::{
-    Chunk, Close, Closed, ClosedReason, Connect, Credit, Request, Shutdown, ShutdownReply,
+    Chunk, Close, Closed, ClosedReason, Connect, Credit, Done, Request, Shutdown,
 };
 use sandbox_protocol::{Base64, FromAgent, ToAgent};
 use sandbox_session::fake::{FakeAgent, pipe};
@@ -1012,7 +1012,7 @@ async fn connections_that_the_agent_closed_before_an_answer_are_settled_after_it
     let talk = async {
         let (id, _) = agent.request().await.unwrap();
         agent.send([connect(FIRST_TUNNEL, "never.example"), close()].concat()).await;
-        agent.answer(id, ShutdownReply {}).await;
+        agent.answer(id, Done {}).await;
     };
     assert_eq!(tokio::join!(settled, talk), (1, ()));
     assert_eq!(*seen.lookups.lock().unwrap(), ["never.example"], "none for one that is closed");

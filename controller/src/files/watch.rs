@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::stream::Stream;
 use sandbox_api::{FileEvent, WatchRecord, WatchRequest};
 use sandbox_protocol::limits::LIST_PAGE;
-use sandbox_protocol::message::{ChangedEntry, Changes, Flush, Watch, WatchReply, Watched};
+use sandbox_protocol::message::{ChangedEntry, Changes, Done, Flush, Watch, Watched};
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use sandbox_session::{CallError, InFlightPermit, NotificationHandler, Reply};
 use tokio::sync::{Notify, oneshot};
@@ -199,7 +199,7 @@ fn is_below(name: &[u8]) -> bool {
 /// Has the request until it is answered.
 struct Driver {
     inner: Arc<Inner>,
-    reply: Reply<WatchReply>,
+    reply: Reply<Done>,
     queue: Arc<Queue>,
     /// The reader is gone.
     dropped: CancellationToken,
@@ -224,7 +224,7 @@ impl Driver {
                 return;
             }
             // It was on, as the session lets no other through: both have come since it was last looked for.
-            Ok(Some(Ok(WatchReply {}))) => {
+            Ok(Some(Ok(Done {}))) => {
                 _ = starting.send(Ok(()));
                 return self.queue.end(None);
             }
@@ -241,7 +241,7 @@ impl Driver {
             }
         };
         let why = match answer {
-            Ok(WatchReply {}) => None,
+            Ok(Done {}) => None,
             Err(CallError::Over) => Some(inner.why_ended().await),
             Err(error) => Some(failed(&inner, error).await),
         };

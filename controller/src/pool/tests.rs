@@ -14,8 +14,7 @@ use sandbox_engine::{
     EngineFacts, ExitEvidence, Images, Prepared, Progress, UserMapping,
 };
 use sandbox_protocol::message::{
-    AgentUsage, Configure, ConfigureReply, HelloReply, MountIdentity, Request, RunEnd, RunReply,
-    ShutdownReply,
+    AgentUsage, Configure, Done, HelloReply, MountIdentity, Request, RunEnd, RunReply,
 };
 use sandbox_session::fake::{FakeAgent, pipe};
 use serde_json::value::RawValue;
@@ -64,7 +63,7 @@ impl Life {
                 }
                 Request::Configure(configure) => {
                     *self.configured.lock().unwrap() = Some(configure);
-                    agent.answer(id, ConfigureReply {}).await;
+                    agent.answer(id, Done {}).await;
                 }
                 Request::Run(_) => {
                     let name = RawValue::from_string(format!("\"{}\"", self.spec.name)).unwrap();
@@ -72,7 +71,7 @@ impl Life {
                     let end = RunEnd::Returned(name);
                     agent.answer(id, RunReply { end, logs_truncated: false, usage }).await;
                 }
-                Request::Shutdown(_) => return agent.answer(id, ShutdownReply {}).await,
+                Request::Shutdown(_) => return agent.answer(id, Done {}).await,
                 other => panic!("{other:?}"),
             }
         }

@@ -38,11 +38,6 @@ pub struct Ca {
     pub variables: Vec<Variable>,
 }
 
-/// The agent's answer to `configure`: the limits are in force.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ConfigureReply {}
-
 /// Limits that the agent enforces, for the lifetime of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -144,11 +144,11 @@ pub struct Signal {
     pub to: SignalTarget,
 }
 
-/// The agent's answer to `signal`, and to `resize`.
+/// The agent's answer to `cancel`, `signal`, `resize` and `call_result`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControlReply {
-    /// Whether there was such a process, or such a terminal.
+    /// Whether there was such a request in progress, such a process, terminal or call.
     pub found: bool,
 }
 

@@ -29,11 +29,6 @@ pub struct Dial {
     pub port: u16,
 }
 
-/// The agent's answer to `dial`: bytes can flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DialReply {}
-
 /// `ports`: what listens in the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

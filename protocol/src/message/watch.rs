@@ -20,11 +20,6 @@ pub struct Watch {
     pub recursive: bool,
 }
 
-/// The agent's answer to `watch`: it has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WatchReply {}
-
 /// `watched`: the watch is on. Sent once, before its first [`Changes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -86,8 +81,3 @@ crate::words! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flush {}
-
-/// The agent's answer to `flush`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FlushReply {}

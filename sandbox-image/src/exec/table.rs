@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use sandbox_protocol::limits::{MAX_COMMAND_BYTES, MAX_COMMANDS, MAX_TERMINALS, MAX_WATCHES};
 use sandbox_protocol::message::{
-    self, Exec, ExecEnd, ExecReply, ExecStop, Exited, FlushReply, SignalName, SignalTarget,
-    Started, WatchReply, Watched as WatchIsOn,
+    self, Done, Exec, ExecEnd, ExecReply, ExecStop, Exited, SignalName, SignalTarget, Started,
+    Watched as WatchIsOn,
 };
 use sandbox_protocol::operation::Way;
 use sandbox_protocol::{FromAgent, WireError};
@@ -176,12 +176,12 @@ impl Execs {
                     shared.outbox.notify(&FromAgent::Watched(WatchIsOn { request: id }));
                     match watches.turn_on(id, &stop) {
                         true => shared.state.lock().unwrap().ask(Asked::Send),
-                        false => shared.answer(id, Left::Kept, Ok(WatchReply {})),
+                        false => shared.answer(id, Left::Kept, Ok(Done {})),
                     }
                 }
                 Err(error) => {
                     let error = WireError::new(error.kind, error.to_string());
-                    shared.answer::<WatchReply>(id, Left::Kept, Err(error));
+                    shared.answer::<Done>(id, Left::Kept, Err(error));
                 }
             }
         }))
@@ -461,10 +461,10 @@ impl Supervisor {
         });
         let Answers { flushed, ended } = reading.step(asked, &self.shared.outbox);
         for id in ended {
-            self.shared.answer(id, Left::Kept, Ok(WatchReply {}));
+            self.shared.answer(id, Left::Kept, Ok(Done {}));
         }
         for id in flushed {
-            self.shared.outbox.answer_kept(id, Ok(FlushReply {}), || {});
+            self.shared.outbox.answer_kept(id, Ok(Done {}), || {});
         }
     }
 

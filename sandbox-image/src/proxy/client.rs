@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::net::sockopt::set_socket_linger;
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
-use sandbox_protocol::message::{Close, Closed, ClosedReason, Connect, DialReply};
+use sandbox_protocol::message::{Close, Closed, ClosedReason, Connect, Done};
 use sandbox_protocol::{FromAgent, WireError};
 
 use super::dial::Dialling;
@@ -252,7 +252,7 @@ impl Client {
                     tunnel.is_connected = true;
                 }
                 self.stage = Stage::Open(Open::new(tunnel, None));
-                shared.outbox.answer_kept(id, Ok(DialReply {}), || ());
+                shared.outbox.answer_kept(id, Ok(Done {}), || ());
                 Ok(())
             }
             Err(error) => {
@@ -545,7 +545,7 @@ impl Open {
 /// Answers that a connection is not made.
 fn refuse(dialling: &Dialling, error: WireError, shared: &Shared) {
     shared.lock().0.remove(&dialling.tunnel);
-    shared.outbox.answer_kept::<DialReply>(dialling.id, Err(error), || ());
+    shared.outbox.answer_kept::<Done>(dialling.id, Err(error), || ());
 }
 
 impl Exchange {

@@ -1,5 +1,5 @@
 use futures_util::FutureExt as _;
-use sandbox_protocol::message::{Chunk, Flush, FlushReply};
+use sandbox_protocol::message::{Chunk, Done, Flush};
 use sandbox_protocol::{Base64, FromAgent};
 use sandbox_session::Session;
 use sandbox_session::fake::pipe;
@@ -39,7 +39,7 @@ async fn an_answer_overtakes_no_report_however_soon_it_is_there() {
     // What the agent says later is delivered after all of that.
     let (flushed, ()) = tokio::join!(session.call(Flush {}), async {
         let (request, _) = agent.request().await.unwrap();
-        agent.answer(request, FlushReply {}).await;
+        agent.answer(request, Done {}).await;
     });
     flushed.unwrap();
     // As if each report came when it had just been looked for.

@@ -9,7 +9,7 @@ use sandbox_api::{
     Limits, ProcessCommand, Processes, ReadFrom, ReadMode, Script, SignalName, SignalTarget,
 };
 use sandbox_protocol::limits::FIRST_TUNNEL;
-use sandbox_protocol::message::{CancelReply, Change, Connect, ControlReply, ExecEnd, ExistsReply};
+use sandbox_protocol::message::{Change, Connect, ControlReply, ExecEnd, ExistsReply};
 use sandbox_protocol::{ErrorKind, ToAgent, WireError};
 use serde_json::{Value, json};
 
@@ -174,7 +174,7 @@ async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
                     let line = FromAgent::encode_reply::<()>(id, Err(error)).unwrap();
                     agent.agent.send(line).await;
                 }
-                Request::Cancel(_) => agent.agent.answer(id, CancelReply { found: true }).await,
+                Request::Cancel(_) => agent.agent.answer(id, ControlReply { found: true }).await,
                 _ => {}
             }
         }

@@ -9,8 +9,7 @@ use sandbox_api::{
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
-    Cancel, CancelReply, Chunk, ControlReply, Credit, Exec, ExecEnd, ExecReply, ExecStop, Exited,
-    Pty, Started,
+    Cancel, Chunk, ControlReply, Credit, Exec, ExecEnd, ExecReply, ExecStop, Exited, Pty, Started,
 };
 use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError, message};
 use tokio::io::AsyncWriteExt;
@@ -114,7 +113,7 @@ impl<'a> Program<'a> {
         let (id, request) = self.control().await;
         let Request::Cancel(cancel) = request else { panic!("{request:?}") };
         assert_eq!(cancel.id, self.id);
-        self.agent.agent.answer(id, CancelReply { found: true }).await;
+        self.agent.agent.answer(id, ControlReply { found: true }).await;
         cancel
     }
 }
@@ -420,7 +419,7 @@ async fn the_end_of_the_sandbox_cancels_its_programs() {
         assert!(matches!(request, Request::Shutdown(_)), "{request:?}");
         program.write(0, "part").await;
         program.end(ExecEnd::Signaled(9), Some(ExecStop::Cancelled)).await;
-        agent.agent.answer(shutdown, ShutdownReply {}).await;
+        agent.agent.answer(shutdown, Done {}).await;
     });
     let sandbox = launch(&world, with_programs(&world)).await;
     let mut execution = sandbox.start(Command::new("x"), CancelHandle::new()).await.unwrap();
@@ -929,7 +928,7 @@ async fn a_script_that_may_start_programs_is_watched_and_scanned_as_they_are() {
         std::fs::write(io.join("large"), vec![b'x'; 300_000]).unwrap();
         let (cancel, request) = agent.agent.request().await.unwrap();
         assert!(matches!(request, Request::Cancel(_)), "{request:?}");
-        agent.agent.answer(cancel, CancelReply { found: true }).await;
+        agent.agent.answer(cancel, ControlReply { found: true }).await;
         let error = ScriptError::new(ErrorKind::Cancelled, "cancelled");
         let usage = AgentUsage { cpu_ms: 1, peak_memory_bytes: 2, written_bytes: 3 };
         let end = RunEnd::Failed(error);

@@ -20,9 +20,9 @@ use sandbox_engine::{
 };
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
-    AgentUsage, CaseEnd, Change, ConfigureReply, Confinement, HelloReply, Log, LogLevel,
-    MountIdentity, OperationName, Refused, Request, Resolver, RunEnd, RunReply, ShutdownReply,
-    TestCase, TestStatus, Touched, UnixSockets,
+    AgentUsage, CaseEnd, Change, Confinement, Done, HelloReply, Log, LogLevel, MountIdentity,
+    OperationName, Refused, Request, Resolver, RunEnd, RunReply, TestCase, TestStatus, Touched,
+    UnixSockets,
 };
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, User, WireString};
 use sandbox_session::fake::{FakeAgent, pipe};
@@ -426,7 +426,7 @@ impl Scripted {
     pub async fn configured(mut agent: FakeAgent) -> Self {
         let (id, request) = agent.request().await.unwrap();
         assert!(matches!(request, Request::Configure(_)), "{request:?}");
-        agent.answer(id, ConfigureReply {}).await;
+        agent.answer(id, Done {}).await;
         Self { agent, run: 0 }
     }
 
@@ -476,7 +476,7 @@ impl Scripted {
     pub async fn rest(&mut self) {
         while let Some((id, request)) = self.agent.request().await {
             match request {
-                Request::Shutdown(_) => return self.agent.answer(id, ShutdownReply {}).await,
+                Request::Shutdown(_) => return self.agent.answer(id, Done {}).await,
                 Request::Run(_) => self.returned(id, "null").await,
                 Request::Cancel(_) | Request::Hello(_) => {}
                 other => panic!("{other:?}"),

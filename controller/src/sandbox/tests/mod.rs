@@ -29,8 +29,8 @@ use sandbox_protocol::limits::{
     MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_TEST_CASES, MAX_TEST_MESSAGE_BYTES,
 };
 use sandbox_protocol::message::{
-    AgentUsage, Change, HelloReply, Log, LogLevel, MountIdentity, Request, RunEnd, RunReply,
-    ScriptError, ShutdownReply, TestStatus,
+    AgentUsage, Change, Done, HelloReply, Log, LogLevel, MountIdentity, Request, RunEnd, RunReply,
+    ScriptError, TestStatus,
 };
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use sandbox_session::fake::FakeAgent;
@@ -285,7 +285,7 @@ async fn a_breach_of_the_protocol_kills_and_keeps_the_log() {
                 }
                 "two answers" => {
                     // The id of `hello`, which was answered long ago.
-                    agent.agent.answer(0, ShutdownReply {}).await;
+                    agent.agent.answer(0, Done {}).await;
                 }
                 "another request" => {
                     agent.run += 1;
@@ -351,7 +351,7 @@ async fn an_agent_that_is_slower_than_its_deadline_is_a_timeout() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_answers_before_anything_is_asked_runs_nothing() {
     let world = greeted(async |mut agent: Scripted, _| {
-        agent.agent.answer(0, ShutdownReply {}).await;
+        agent.agent.answer(0, Done {}).await;
         std::future::pending().await
     });
     let sandbox = world.launch().await.unwrap();

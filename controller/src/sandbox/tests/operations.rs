@@ -7,7 +7,7 @@ use sandbox_api::Script;
 use sandbox_api::operation::{Exists, List, Operation, Read, Rename, Stat, Write};
 use sandbox_protocol::limits::{CREDIT_STEP, INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
-    CancelReply, Chunk, Credit, Entry, EntryKind, ExistsReply, ListReply, Page, ReadReply,
+    Chunk, ControlReply, Credit, Entry, EntryKind, ExistsReply, ListReply, Page, ReadReply,
     RenameReply, Touched, WriteReply,
 };
 use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError};
@@ -278,7 +278,7 @@ async fn a_writer_that_is_dropped_changes_nothing() {
                 ToAgent::Request { id: cancel, request: Request::Cancel(asked), .. } => {
                     assert_eq!(asked.id, id);
                     agent.agent.send(refusal(id, ErrorKind::Cancelled)).await;
-                    agent.agent.answer(cancel, CancelReply { found: true }).await;
+                    agent.agent.answer(cancel, ControlReply { found: true }).await;
                     break;
                 }
                 other => panic!("{other:?}"),
@@ -307,7 +307,7 @@ async fn a_dropped_operation_is_cancelled_and_its_place_is_free_again() {
             };
             asked.retain(|&id| id != cancel.id);
             agent.agent.send(refusal(cancel.id, ErrorKind::Cancelled)).await;
-            agent.agent.answer(id, CancelReply { found: true }).await;
+            agent.agent.answer(id, ControlReply { found: true }).await;
         }
         assert!(asked.is_empty());
         let (id, _) = agent.agent.request().await.unwrap();

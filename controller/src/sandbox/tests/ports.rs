@@ -2,9 +2,7 @@
 
 use sandbox_api::{ListeningPort, Ports};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_LISTENING};
-use sandbox_protocol::message::{
-    Chunk, Close, ClosedReason, Credit, Dial, DialReply, ListPortsReply,
-};
+use sandbox_protocol::message::{Chunk, Close, ClosedReason, Credit, Dial, Done, ListPortsReply};
 use sandbox_protocol::{Base64, ToAgent, WireError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
@@ -24,7 +22,7 @@ async fn dial(agent: &mut Scripted) -> (u64, Dial) {
 /// The same, which is accepted.
 async fn dialled(agent: &mut Scripted) -> u32 {
     let (id, Dial { tunnel, port: 8080 }) = dial(agent).await else { panic!("another port") };
-    agent.agent.answer(id, DialReply {}).await;
+    agent.agent.answer(id, Done {}).await;
     tunnel
 }
 

@@ -3,9 +3,7 @@
 
 use futures_util::StreamExt as _;
 use sandbox_api::{FileChange, WatchRecord, WatchRequest};
-use sandbox_protocol::message::{
-    Cancel, CancelReply, ChangedEntry, Changes, FlushReply, WatchReply, Watched,
-};
+use sandbox_protocol::message::{Cancel, ChangedEntry, Changes, ControlReply, Done, Watched};
 
 use super::exec::{launch, with_programs};
 use super::fake::{Scripted, greeted};
@@ -37,11 +35,11 @@ async fn watch_reports_changes_until_its_reader_is_gone() {
         let (flush, request) = agent.agent.request().await.unwrap();
         assert!(matches!(request, Request::Flush(_)), "{request:?}");
         agent.notify(changes(id)).await;
-        agent.agent.answer(flush, FlushReply {}).await;
+        agent.agent.answer(flush, Done {}).await;
         let (cancel, request) = agent.agent.request().await.unwrap();
         assert_eq!(request, Request::from(Cancel { id, at_once: false }));
-        agent.agent.answer(cancel, CancelReply { found: true }).await;
-        agent.agent.answer(id, WatchReply {}).await;
+        agent.agent.answer(cancel, ControlReply { found: true }).await;
+        agent.agent.answer(id, Done {}).await;
         _ = ended.send(());
         agent.rest().await;
     });
@@ -64,7 +62,7 @@ async fn watch_ends_when_its_directory_is_gone_and_fails_with_its_sandbox() {
             let id = asked(&mut agent).await;
             agent.notify(FromAgent::Watched(Watched { request: id })).await;
             if is_answered {
-                agent.agent.answer(id, WatchReply {}).await;
+                agent.agent.answer(id, Done {}).await;
                 agent.rest().await;
             }
         });
@@ -83,7 +81,7 @@ async fn agent_that_contradicts_itself_about_a_watch_is_lost() {
             let id = asked(&mut agent).await;
             match what {
                 "changes before" => agent.notify(changes(id)).await,
-                "an answer before" => agent.agent.answer(id, WatchReply {}).await,
+                "an answer before" => agent.agent.answer(id, Done {}).await,
                 _ => {
                     agent.notify(FromAgent::Watched(Watched { request: id })).await;
                     agent.notify(FromAgent::Watched(Watched { request: id })).await;
