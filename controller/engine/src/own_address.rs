@@ -4,17 +4,14 @@ use std::io;
 use std::net::IpAddr;
 
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
-};
 use sandbox_api::hosts::embedded;
+use sandbox_helper::netlink;
 
-/// The length of a message's header, and of the description of a route after it.
-const HEADER: usize = 16;
+/// The length of the description of a route.
 const ROUTE: usize = 12;
-/// Where the description has the type of the route, and its flags.
-const ROUTE_TYPE: usize = HEADER + 7;
-const ROUTE_FLAGS: std::ops::Range<usize> = HEADER + 8..HEADER + 12;
+/// Where it has the type of the route, and its flags.
+const ROUTE_TYPE: usize = 7;
+const ROUTE_FLAGS: std::ops::Range<usize> = 8..12;
 /// `RTCF_LOCAL`: packets are delivered here, for any route type, as through `lo`.
 const LOCAL: u32 = 0x8000_0000;
 
@@ -63,33 +60,11 @@ fn route_type(address: IpAddr, port: u16) -> Result<u8, Errno> {
         route.extend(value);
         route.resize(route.len().next_multiple_of(4), 0);
     }
-    // The header: length, type, flags, sequence number, sender.
-    let mut request = ((HEADER + route.len()) as u32).to_ne_bytes().to_vec();
-    request.extend(libc::RTM_GETROUTE.to_ne_bytes());
-    request.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    request.extend([0; 8]);
-    request.extend(route);
-
-    let kernel = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        // NETLINK_ROUTE is protocol 0.
-        None,
-    )?;
-    send(&kernel, &request, SendFlags::empty())?;
-    let mut answer = [0; 1024];
-    // It is there when the request is sent.
-    let (length, _) = recv(&kernel, &mut answer[..], RecvFlags::DONTWAIT)?;
-    let answer = &answer[..length];
+    let (kind, answer) = netlink::ask(libc::RTM_GETROUTE, 0, &route)?;
     let flags = answer.get(ROUTE_FLAGS).and_then(|it| it.try_into().ok()).map(u32::from_ne_bytes);
-    match (answer.get(4..6), answer.get(ROUTE_TYPE).zip(flags)) {
-        (Some(kind), Some((&route, flags))) if kind == libc::RTM_NEWROUTE.to_ne_bytes() => {
+    match (kind, answer.get(ROUTE_TYPE).zip(flags)) {
+        (libc::RTM_NEWROUTE, Some((&route, flags))) => {
             Ok(if flags & LOCAL == 0 { route } else { libc::RTN_LOCAL })
-        }
-        (Some(kind), _) if kind == (libc::NLMSG_ERROR as u16).to_ne_bytes() => {
-            let negated = answer.get(HEADER..HEADER + 4).and_then(|it| it.try_into().ok());
-            Err(Errno::from_raw_os_error(negated.map_or(libc::EIO, |it| -i32::from_ne_bytes(it))))
         }
         _ => Err(Errno::IO),
     }
