@@ -1,6 +1,4 @@
-//! Exit evidence and resource usage of containers, as reported by the engine.
-
-use std::time::Duration;
+//! Exit evidence of containers, as reported by the engine.
 
 /// The engine's evidence of a container's exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,15 +12,6 @@ pub struct ExitEvidence {
     pub over_memory: bool,
     /// Someone else has removed the container: nothing else is known.
     pub removed: bool,
-}
-
-/// The resources that a container used over its whole life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ContainerUsage {
-    /// The processor time of all of its processes.
-    pub cpu: Duration,
-    /// The peak memory usage of its cgroup, in bytes.
-    pub peak_memory: u64,
 }
 
 /// 128 + SIGKILL.

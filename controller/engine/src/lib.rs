@@ -53,7 +53,7 @@ pub use config::{
 pub use connect::{connect, connect_available};
 pub use docker::cache::CACHE_PREFIX;
 pub use error::{AgentError, ConnectError, EmbeddedProblem, EngineError, Tried};
-pub use exit::{ContainerUsage, ExitEvidence, KILLED};
+pub use exit::{ExitEvidence, KILLED};
 pub use hardening::{MASKED_PATHS, READONLY_PATHS};
 pub use image::{ImageIdError, ImageSelector, Rebuild, seconds};
 pub use overlay::Layers;
@@ -435,7 +435,9 @@ pub trait Container: Send + Sync {
 
     /// The resources it used over its whole life, if the engine measures them. Waits for it to
     /// exit.
-    async fn usage(&self) -> Option<ContainerUsage>;
+    async fn usage(&self) -> Option<GroupsUsage> {
+        None
+    }
 
     /// Its control groups, if they are on this machine: what the kernel counts in them is certain.
     async fn groups(&self) -> Option<Groups> {

@@ -10,8 +10,8 @@ use sandbox_api::{
     StartKind,
 };
 use sandbox_engine::{
-    Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine, EngineError,
-    EngineFacts, ExitEvidence, Images, Prepared, Progress, UserMapping,
+    Attached, Container, ContainerSpec, ContainerSummary, Engine, EngineError, EngineFacts,
+    ExitEvidence, Images, Prepared, Progress, UserMapping,
 };
 use sandbox_protocol::message::{
     AgentUsage, Configure, Done, HelloReply, MountIdentity, Request, RunEnd, RunReply,
@@ -189,9 +189,6 @@ impl Container for Member {
         Ok(Some(ExitEvidence { code: Some(0), ..ExitEvidence::default() }))
     }
     async fn init_pid(&self) -> Option<u32> {
-        None
-    }
-    async fn usage(&self) -> Option<ContainerUsage> {
         None
     }
 }

@@ -9,7 +9,7 @@ use sandbox_api::{
     Ceiling, Disk, Encoding, EngineInfo, FilesTouched, KernelEvents, Lifespan, Limits, Network,
     Ports, Processes, StartKind, Timing, millis,
 };
-use sandbox_engine::{Container, ContainerUsage, ExitEvidence, Groups, GroupsUsage, UserMapping};
+use sandbox_engine::{Container, ExitEvidence, Groups, GroupsUsage, UserMapping};
 use sandbox_grants::policy::Policy;
 use sandbox_protocol::message::{Call, Confinement, FileScope, Refused, ScriptError, Shutdown};
 use sandbox_protocol::path::GuestPath;
@@ -421,7 +421,7 @@ impl Inner {
 
     /// What the container used until its end, if the engine measures that and reports it within
     /// `soon`.
-    pub async fn usage(&self, soon: Duration) -> Option<ContainerUsage> {
+    pub async fn usage(&self, soon: Duration) -> Option<GroupsUsage> {
         tokio::time::timeout(soon, self.container.usage()).await.ok()?
     }
 

@@ -49,7 +49,7 @@ use self::system::{missing_limits, rfc3339, security_names, user_mapping};
 use crate::agent::Agent;
 use crate::config::{DockerEndpoint, EngineConfig};
 use crate::error::{ConnectError, EngineError, Tried};
-use crate::exit::{ContainerUsage, ExitEvidence, KILLED};
+use crate::exit::{ExitEvidence, KILLED};
 use crate::{
     Attached, CONNECT_TIMEOUT, Container, ContainerSpec, ContainerSummary, Engine, EngineFacts,
     Groups, Images, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping, accounts,
@@ -529,11 +529,6 @@ impl Container for DockerContainer {
         let inspect = stopped_is_exited(self.docker.inspect_container(&self.id, None).await);
         let pid = inspect.ok()?.state?.pid?;
         u32::try_from(pid).ok().filter(|&pid| pid > 0)
-    }
-
-    async fn usage(&self) -> Option<ContainerUsage> {
-        // For an exited container it reports none.
-        None
     }
 
     async fn groups(&self) -> Option<Groups> {

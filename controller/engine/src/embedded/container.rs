@@ -15,7 +15,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 use rustix::process::{Resource, Signal, getrlimit};
-use sandbox_helper::cgroup::Groups;
+use sandbox_helper::cgroup::{Groups, Usage};
 use sandbox_helper::spec::Descriptors;
 use sandbox_helper::wire::{Reply, Request};
 use tokio::io::AsyncReadExt as _;
@@ -28,7 +28,7 @@ use super::launch::{Swap, launch, without_root};
 use super::privileges::{Rootless, remedy};
 use super::root;
 use crate::error::EngineError;
-use crate::exit::{ContainerUsage, ExitEvidence};
+use crate::exit::ExitEvidence;
 use crate::hardening::PROCESSOR_LISTS;
 use crate::program::Program;
 use crate::{
@@ -248,10 +248,9 @@ impl Container for Handle {
         info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
     }
 
-    async fn usage(&self) -> Option<ContainerUsage> {
+    async fn usage(&self) -> Option<Usage> {
         self.wait().await.ok()?;
-        let usage = self.0.groups.usage()?;
-        Some(ContainerUsage { cpu: usage.cpu, peak_memory: usage.peak_memory })
+        self.0.groups.usage()
     }
 
     async fn groups(&self) -> Option<Groups> {

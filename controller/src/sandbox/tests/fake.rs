@@ -15,8 +15,8 @@ use sandbox_api::{
     OutputStream, ProgramImage, RootFs, SandboxSpec, Script,
 };
 use sandbox_engine::{
-    AgentSource, Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine,
-    EngineError, EngineFacts, ExitEvidence, Images, Prepared, Progress, UserMapping,
+    AgentSource, Attached, Container, ContainerSpec, ContainerSummary, Engine, EngineError,
+    EngineFacts, ExitEvidence, GroupsUsage, Images, Prepared, Progress, UserMapping,
 };
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
@@ -90,7 +90,7 @@ pub struct Fake {
     pub task: Mutex<Option<AbortHandle>>,
     pub running: watch::Sender<bool>,
     pub exit: Mutex<ExitEvidence>,
-    pub usage: Mutex<Option<ContainerUsage>>,
+    pub usage: Mutex<Option<GroupsUsage>>,
     /// The containers in its list.
     pub listed: Mutex<Vec<ContainerSummary>>,
     pub me: Weak<Fake>,
@@ -236,7 +236,7 @@ impl Container for FakeContainer {
     async fn init_pid(&self) -> Option<u32> {
         None
     }
-    async fn usage(&self) -> Option<ContainerUsage> {
+    async fn usage(&self) -> Option<GroupsUsage> {
         *self.0.usage.lock().unwrap()
     }
     async fn ran_out_of_memory(&self, _since: SystemTime) -> Option<bool> {

@@ -20,7 +20,7 @@ use sandbox_api::{
     ResultBody, RootFs, SandboxSpec, Script, Status, Usage,
 };
 use sandbox_engine::{
-    ContainerSummary, ContainerUsage, EmbeddedConfig, Prepared, ProgramRoot, Source, UserMapping,
+    ContainerSummary, EmbeddedConfig, GroupsUsage, Prepared, ProgramRoot, Source, UserMapping,
     container_name,
 };
 use sandbox_protocol::FromAgent;
@@ -115,9 +115,13 @@ async fn an_agent_that_says_nothing_is_killed_a_second_after_the_deadline() {
     assert_eq!(result.hint().as_deref(), Some("--timeout raises the limit"));
 }
 
+fn usage(cpu: Duration, peak_memory: u64) -> GroupsUsage {
+    GroupsUsage { cpu, peak_memory, ..GroupsUsage::default() }
+}
+
 #[tokio::test(start_paused = true)]
 async fn usage_of_a_killed_agent_comes_from_the_engine() {
-    let used = ContainerUsage { cpu: Duration::from_millis(1500), peak_memory: 5 << 20 };
+    let used = usage(Duration::from_millis(1500), 5 << 20);
     for (earlier, expected) in [(0, (Some(1500), Some(5 << 20))), (1, (None, None))] {
         let world = greeted(async |mut agent: Scripted, _| {
             while let Some((id, request)) = agent.agent.request().await {
@@ -197,9 +201,7 @@ async fn engine_evidence_decides_when_the_agent_is_silent() {
 
 #[tokio::test(start_paused = true)]
 async fn hint_for_container_memory_names_its_own_limit() {
-    for usage in
-        [None, Some(ContainerUsage { cpu: Duration::from_secs(1), peak_memory: 256 << 20 })]
-    {
+    for usage in [None, Some(usage(Duration::from_secs(1), 256 << 20))] {
         let world = greeted(async move |mut agent: Scripted, fake: Arc<Fake>| {
             agent.run_request().await;
             fake.ends_with(Some(137), true);

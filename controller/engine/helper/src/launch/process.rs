@@ -127,8 +127,9 @@ pub fn renounce_privileges(process: &Process, rootless: Option<&Rootless>) -> Re
         return Err(Failed(format!("there is no user {uid}:{gid}")));
     }
     // First, while it may; and as long as the kernel has another one.
-    for capability in 0.. {
-        match sys::drop_from_bounding_set(capability) {
+    for number in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error).step("drop a capability for good"),

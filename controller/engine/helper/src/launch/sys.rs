@@ -81,14 +81,6 @@ pub fn execute(program: BorrowedFd<'_>, args: &[CString], env: &[CString]) -> io
     io::Error::last_os_error()
 }
 
-/// Removes a capability, by its number, from what this process and its programs can ever have. The error
-/// is [`Errno::INVAL`] for a number that this kernel has no capability for.
-pub fn drop_from_bounding_set(capability: u64) -> Result<(), Errno> {
-    // SAFETY: the arguments are numbers.
-    let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
-    checked(dropped).map(|_| ())
-}
-
 /// Whether this process has a real-time policy. `SCHED_DEADLINE` is not inherited.
 pub fn is_real_time() -> Result<bool, Errno> {
     // SAFETY: the argument is a number.
