@@ -9,7 +9,9 @@
 //! handled by the agent's second filter (`sandbox-image/src/confine/seccomp/`).
 
 /// Calls `$with!` with the identifiers of two lists, as named by libc: the calls of every
-/// architecture, and those that only x86-64 has.
+/// architecture, and those that only x86-64 has. [`FCHMODAT2`] is in neither.
+///
+/// [`FCHMODAT2`]: crate::syscalls::FCHMODAT2
 #[macro_export]
 macro_rules! program_syscalls {
     ($with:ident) => {
@@ -21,7 +23,7 @@ macro_rules! program_syscalls {
                 SYS_copy_file_range, SYS_dup, SYS_dup3, SYS_epoll_create1, SYS_epoll_ctl,
                 SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2, SYS_execve, SYS_execveat, SYS_exit,
                 SYS_exit_group, SYS_faccessat, SYS_faccessat2, SYS_fadvise64, SYS_fallocate,
-                SYS_fchdir, SYS_fchmod, SYS_fchmodat, SYS_fchmodat2, SYS_fchown, SYS_fchownat,
+                SYS_fchdir, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat,
                 SYS_fcntl, SYS_fdatasync, SYS_fgetxattr, SYS_flistxattr, SYS_flock,
                 SYS_fremovexattr, SYS_fsetxattr, SYS_fstat, SYS_fstatfs, SYS_fsync, SYS_ftruncate,
                 SYS_futex, SYS_futex_waitv, SYS_get_robust_list, SYS_getcpu, SYS_getcwd,
@@ -78,11 +80,14 @@ macro_rules! program_syscalls {
 
 macro_rules! names {
     (all: [$($all:ident,)+], x86_64: [$($x86:ident,)+],) => {
-        const NAMES: &[&str] = &[$(stringify!($all),)+ $(stringify!($x86),)+];
+        const NAMES: &[&str] = &["fchmodat2", $(stringify!($all),)+ $(stringify!($x86),)+];
     };
 }
 
 program_syscalls!(names);
+
+/// The number of `fchmodat2`, which libc lacks for arm64. New calls have one number everywhere.
+pub const FCHMODAT2: i64 = 452;
 
 /// The calls by which the agent makes connections for commands. The engines' filters and the
 /// agent's allow them; every command installs a filter on itself that does not.

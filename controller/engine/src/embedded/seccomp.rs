@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use libc::c_long;
 use rustix::io::Errno;
 use sandbox_helper::spec::Filter;
-use sandbox_protocol::syscalls::{PERSONALITIES, container_syscall_names};
+use sandbox_protocol::syscalls::{FCHMODAT2, PERSONALITIES, container_syscall_names};
 use sandbox_protocol::{bpf, program_syscalls};
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
@@ -24,21 +24,14 @@ const PERSONALITY: &str = "personality";
 /// What a container may not do whose limit of processors is that it is bound to some.
 const SCHED_SETAFFINITY: &str = "sched_setaffinity";
 
-/// The numbers of calls by name.
-mod number {
-    pub use libc::*;
-    /// libc lacks it for arm64. New calls have one number everywhere.
-    #[expect(non_upper_case_globals, reason = "named as libc names the others")]
-    pub const SYS_fchmodat2: c_long = 452;
-}
-
 macro_rules! numbers {
     (all: [$($all:ident,)+], x86_64: [$($x86:ident,)+],) => {
         /// The calls of programs that this architecture has, and what else a filter names.
         const NUMBERS: &[(&str, c_long)] = &[
-            $((stringify!($all), number::$all),)+
-            $(#[cfg(target_arch = "x86_64")] (stringify!($x86), number::$x86),)+
+            $((stringify!($all), libc::$all),)+
+            $(#[cfg(target_arch = "x86_64")] (stringify!($x86), libc::$x86),)+
             (CLONE3, libc::SYS_clone3),
+            ("fchmodat2", FCHMODAT2),
             ("openat2", libc::SYS_openat2),
             (PERSONALITY, libc::SYS_personality),
             ("pidfd_getfd", libc::SYS_pidfd_getfd),

@@ -11,26 +11,19 @@
 use sandbox_protocol::argv::DiskSpace;
 use sandbox_protocol::message::UnixSockets;
 use sandbox_protocol::program_syscalls;
-use sandbox_protocol::syscalls::PERSONALITIES;
+use sandbox_protocol::syscalls::{FCHMODAT2, PERSONALITIES};
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction};
 
 use super::{Rules, bits, compile, errno, instruction};
 
-/// The numbers of calls by name.
-mod number {
-    pub use libc::*;
-    /// libc lacks it for arm64. New calls have one number everywhere.
-    #[expect(non_upper_case_globals, reason = "named as libc names the others")]
-    pub const SYS_fchmodat2: c_long = 452;
-}
-
 macro_rules! numbers {
     (all: [$($all:ident,)+], x86_64: [$($x86:ident,)+],) => {
         const ALLOWED: &[libc::c_long] = &[
-            $(number::$all,)+
-            $(#[cfg(target_arch = "x86_64")] number::$x86,)+
+            FCHMODAT2,
+            $(libc::$all,)+
+            $(#[cfg(target_arch = "x86_64")] libc::$x86,)+
         ];
     };
 }
@@ -74,7 +67,7 @@ const PROTOCOLS: [libc::c_int; 5] =
 const MODES: &[(libc::c_long, u8)] = &[
     (libc::SYS_fchmod, 1),
     (libc::SYS_fchmodat, 2),
-    (number::SYS_fchmodat2, 2),
+    (FCHMODAT2, 2),
     (libc::SYS_mknodat, 2),
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_chmod, 1),
