@@ -35,4 +35,4 @@ pub use resolve::{
 };
 pub use sparse::{HoleAllowance, SparseReader, next_data};
 pub use stamp::FileStamp;
-pub use walk::{ScanCoverage, Visit, WalkBounds, join, open_child, walk};
+pub use walk::{ScanCoverage, Visit, WalkBounds, join, open_child, open_directory, walk};

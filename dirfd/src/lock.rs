@@ -7,7 +7,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, opena
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 
-use crate::random_hex;
+use crate::{open_directory, random_hex};
 
 /// How often to try again if a sweep removes a directory before it is locked.
 const TRIES: usize = 100;
@@ -48,8 +48,7 @@ pub fn is_locked_file(file: impl Arg) -> bool {
 ///
 /// `EWOULDBLOCK` if someone else holds it, `ENOENT` if it was removed before it could be locked.
 pub fn lock_directory(parent: impl AsFd, name: impl Arg) -> Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let lock = openat(parent, name, flags, Mode::empty())?;
+    let lock = open_directory(parent, name)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     match fstat(&lock)?.st_nlink {
         0 => Err(Errno::NOENT),

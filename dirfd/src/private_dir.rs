@@ -6,9 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, mkdirat, openat};
+use rustix::fs::{FileType, Mode, fstat, mkdirat};
 use rustix::io::Errno;
 use rustix::path::Arg;
+
+use crate::open_directory;
 
 /// Creates a directory that only this user may access, with its missing parents, or checks an
 /// existing one.
@@ -44,8 +46,7 @@ pub fn open_private_child(parent: impl AsFd, name: impl Arg + Copy) -> io::Resul
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = openat(parent, name, flags, Mode::empty())?;
+    let opened = open_directory(parent, name)?;
     let stat = fstat(&opened)?;
     check(stat.st_mode, stat.st_uid)?;
     Ok(opened)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, Result};
+use rustix::path::Arg;
 
 /// How many entries are seen between two checks of the clock.
 const ENTRIES_PER_TIME_CHECK: u64 = 256;
@@ -161,6 +162,16 @@ pub fn open_child(parent: impl AsFd, name: &[u8], flags: OFlags) -> Result<Owned
         }
         result => result,
     }
+}
+
+/// Opens a directory to list or to lock it, also one that is a mount. A link is `ENOTDIR`.
+///
+/// # Errors
+///
+/// As of `openat`.
+pub fn open_directory(parent: impl AsFd, name: impl Arg) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use sandbox_api::ErrorKind;
 use sandbox_api::artifacts::{ArtifactManifest, LineDifference, OmitReason, OmittedEntry};
-use sandbox_dirfd::{Identity, ScanCoverage, Visit, WalkBounds, join, walk};
+use sandbox_dirfd::{Identity, ScanCoverage, Visit, WalkBounds, join, open_directory, walk};
 
 use crate::copy::{Progress, copy, describe, open};
 use crate::cursor::{Cursor, MissingDir};
@@ -84,9 +84,7 @@ pub fn collect(
 ) -> Result<Collected, Error> {
     let Request { selection, destination, unmatched, reference } = request;
     // Its descriptor may be one that only names it.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::openat(io_dir, ".", flags, Mode::empty())
-        .map_err(|errno| Error::io("read", b".")(errno))?;
+    let root = open_directory(io_dir, ".").map_err(Error::io("read", b"."))?;
     // A listing without copies writes no manifest.
     let reserves = destination.is_some();
     let found = find(root.as_fd(), selection, most, reserves)?;

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, openat, unlinkat};
-use sandbox_dirfd::Identity;
+use rustix::fs::{AtFlags, StatVfsMountFlags, fstat, fstatvfs, unlinkat};
+use sandbox_dirfd::{Identity, open_directory};
 use sandbox_helper::mounts::{self, NODEV, NOEXEC, NOSUID};
 
 /// Whole files are copied, and directories of `lower` are never renamed, so `upper` alone shows
@@ -86,8 +86,7 @@ impl Layers {
     pub(crate) fn mount(&self) -> io::Result<OwnedFd> {
         let trial = self.trial().take();
         let mount = trial.map_or_else(|| self.make(), Ok)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        *lock(&self.root) = openat(&mount, ".", flags, Mode::empty()).ok();
+        *lock(&self.root) = open_directory(&mount, ".").ok();
         Ok(mount)
     }
 

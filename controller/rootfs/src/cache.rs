@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{CWD, FlockOperation};
 use rustix::io::Errno;
+use sandbox_dirfd::{create_private_dir, open_directory};
 
 use crate::budget::Stop;
 use crate::digest::Digest;
 use crate::error::RootfsError;
-use sandbox_dirfd::create_private_dir;
 
 /// The version of the tree format. It is part of the key, so a new version unpacks images again.
 const FORMAT: u32 = 1;
@@ -98,9 +98,7 @@ impl RootCache {
 
     /// Opens the directory, to ask for the free space around it.
     pub(super) fn handle(&self) -> Result<OwnedFd, RootfsError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(&self.directory, flags, Mode::empty());
-        opened.map_err(failed(&self.directory))
+        open_directory(CWD, &self.directory).map_err(failed(&self.directory))
     }
 
     /// Creates an unlinked temporary file.
@@ -204,7 +202,7 @@ impl CachePaths {
 
     /// Locks the tree as in use; `None` if it is missing or being removed.
     fn hold(&self) -> io::Result<Option<Arc<OwnedFd>>> {
-        let Some(tree) = open_directory(&self.root)? else { return Ok(None) };
+        let Some(tree) = open_tree(&self.root)? else { return Ok(None) };
         match rustix::fs::flock(&tree, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             locked => locked?,
@@ -244,7 +242,7 @@ impl CachePaths {
         clear(&self.part)?;
         let age = lock.metadata()?.modified()?.elapsed().unwrap_or_default();
         if age >= kept
-            && let Some(tree) = open_directory(&self.root)?
+            && let Some(tree) = open_tree(&self.root)?
             && rustix::fs::flock(&tree, FlockOperation::NonBlockingLockExclusive).is_ok()
         {
             // A partly removed tree must not be found.
@@ -262,7 +260,7 @@ impl PartialTree {
     /// The empty directory to unpack into.
     pub fn directory(&self) -> Result<OwnedFd, RootfsError> {
         let path = &self.paths.part;
-        let opened = open_directory(path).map_err(failed(path))?;
+        let opened = open_tree(path).map_err(failed(path))?;
         opened.ok_or(io::ErrorKind::NotFound).map_err(failed(path))
     }
 
@@ -301,9 +299,8 @@ fn failed<E: Into<io::Error>>(path: &Path) -> impl FnOnce(E) -> RootfsError {
     move |error| RootfsError::Cache { path: path.to_owned(), source: error.into() }
 }
 
-fn open_directory(path: &Path) -> io::Result<Option<OwnedFd>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::open(path, flags, Mode::empty()) {
+fn open_tree(path: &Path) -> io::Result<Option<OwnedFd>> {
+    match open_directory(CWD, path) {
         Ok(directory) => Ok(Some(directory)),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno.into()),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstatvfs, open, openat, syncfs, unlinkat,
+    AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstatvfs, open, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -25,7 +25,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen,
 };
 use sandbox_api::DiskBackend;
-use sandbox_dirfd::{DiskUsage, create_private_dir};
+use sandbox_dirfd::{DiskUsage, create_private_dir, open_directory};
 
 use self::image::KeptImage;
 use self::template::{Life, WITHHELD, at};
@@ -97,7 +97,7 @@ impl BoundedDir {
         let image = template::image(size, Life::OneSandbox, scratch, templates);
         let image = image.map_err(at("an image"))?;
         let device = Arc::new(loop_device::attach(&image).map_err(at("a loop device"))?);
-        let dir = Self::of_device(&device, open_directory(scratch)?, size, &EXT4_FLAGS)?;
+        let dir = Self::of_device(&device, open_disk(scratch)?, size, &EXT4_FLAGS)?;
         dir.set_up(owner)?;
         Ok(dir)
     }
@@ -113,14 +113,14 @@ impl BoundedDir {
         let files = mount("ext4", &[("source", &source)], flags).map_err(at("its mount"))?;
         // It has a few inodes more than it was made for.
         let entries = fstatvfs(&files)?.f_files.saturating_sub(OWN_INODES);
-        let (root, device) = (Some(open_root(&files)?), Some(device.clone()));
+        let (root, device) = (Some(open_directory(&files, ".")?), Some(device.clone()));
         let size = DiskUsage { entries, ..size };
         Ok(Self { device, disk: Some(disk), size, root, ..Self::of(files) })
     }
 
     /// A mount of a kept image, for one sandbox. It is of this size, unless it was made with another one.
     pub(crate) fn of_kept(image: &Arc<KeptImage>, wanted: DiskUsage) -> io::Result<Self> {
-        let disk = open_directory(image.directory())?;
+        let disk = open_disk(image.directory())?;
         let dir = Self::of_device(image.device(), disk, wanted, &KEPT_FLAGS)?;
         let stat = fstatvfs(&dir.files)?;
         let blocks = stat.f_blocks - (stat.f_blocks / 50).min(WITHHELD);
@@ -148,7 +148,7 @@ impl BoundedDir {
 
     /// Its owner may write to it.
     fn give(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
-        let root = open_root(&self.files)?;
+        let root = open_directory(&self.files, ".")?;
         if let Some((uid, gid)) = owner {
             fchown(&root, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
@@ -245,15 +245,9 @@ fn mount(kind: &str, options: &[(&str, &str)], flags: &[&str]) -> io::Result<Own
     Ok(fsmount(&file_system, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// A descriptor that only names it.
-fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+/// A directory of the disk, by a descriptor that only names it.
+fn open_disk(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
-}
-
-/// The descriptor of a mount only names it.
-fn open_root(mount: &OwnedFd) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(openat(mount, ".", flags, Mode::empty())?)
 }
 
 #[cfg(test)]

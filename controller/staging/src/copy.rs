@@ -14,7 +14,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use sandbox_dirfd::{
-    CopyAllowance, FileStamp, KnownFiles, join, link_below, next_data, open_child, remove_tree,
+    CopyAllowance, FileStamp, KnownFiles, join, link_below, next_data, open_child, open_directory,
+    remove_tree,
 };
 
 use crate::error::StageError;
@@ -163,9 +164,7 @@ pub fn copy_out(from: BorrowedFd<'_>, to: &NewDirectory) -> Result<(), StageErro
     let NewDirectory { path, parent, name } = to;
     let failed = |errno: Errno| StageError::stage(path)(errno.into());
     mkdirat(parent, name, Mode::RWXU).map_err(failed)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = openat(parent, name, flags | OFlags::NOFOLLOW, Mode::empty());
-    let copied = directory.map_err(failed).and_then(|to| {
+    let copied = open_directory(parent, name).map_err(failed).and_then(|to| {
         let is_left_out = |_: &CStr, stat: &Stat| is_socket(stat);
         // A copy of what a guest left must not be larger than that.
         let linked = Some(LinkedFiles::default());

@@ -4,32 +4,24 @@
 //! Several sandboxes may use one io dir, but only one has created it. Each of them holds a shared
 //! lock on it, so that none removes it while another uses it.
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use rustix::fs::{AtFlags, Dir, FlockOperation, Gid, Mode, OFlags, StatxFlags, Uid};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
-use sandbox_dirfd::{Links, open_path};
+use sandbox_dirfd::{Links, open_directory, open_path};
 use serde::{Deserialize, Serialize};
 
+use crate::tree::Inode;
+
 /// A created directory, as it is recorded for other processes.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Recorded {
     path: PathBuf,
-    identity: Identity,
-}
-
-/// Identifies this directory, and not another one that has its path later.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Identity {
-    device: (u32, u32),
-    inode: u64,
-    /// When it was created according to its filesystem, in seconds and nanoseconds: inode numbers
-    /// are reused.
-    born: Option<(i64, u32)>,
+    /// Identifies this directory, and not another one that has its path later.
+    inode: Inode,
 }
 
 /// A created directory.
@@ -38,8 +30,7 @@ struct CreatedDir {
     /// Its parent directory. Held open, so that no other directory is removed instead if the path
     /// changes.
     parent: OwnedFd,
-    name: OsString,
-    identity: Identity,
+    recorded: Recorded,
 }
 
 /// The directories that were created for an io dir.
@@ -47,8 +38,6 @@ struct CreatedDir {
 pub struct CreatedDirs {
     /// Outermost first.
     dirs: Vec<CreatedDir>,
-    /// The same directories, as recorded.
-    recorded: Vec<Recorded>,
     /// The file that records them.
     record: Option<PathBuf>,
 }
@@ -95,7 +84,7 @@ impl CreatedDirs {
         };
         let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         missing.reverse();
-        let mut created = Self { dirs: Vec::new(), recorded: Vec::new(), record: None };
+        let mut created = Self { dirs: Vec::new(), record: None };
         let filled = created.fill(&missing, records, links, prepare);
         filled.inspect_err(|_| created.remove_if_empty())?;
         Ok(created)
@@ -121,10 +110,9 @@ impl CreatedDirs {
             let next = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
             let above = std::mem::replace(&mut parent, next);
             if is_new {
-                let identity = Identity::of(above.as_fd(), name)?;
-                let path = path.to_path_buf();
-                self.recorded.push(Recorded { path, identity: identity.clone() });
-                self.dirs.push(CreatedDir { parent: above, name: name.to_owned(), identity });
+                let (path, inode) = (path.to_path_buf(), Inode::at(&above, name)?);
+                let recorded = Recorded { path, inode };
+                self.dirs.push(CreatedDir { parent: above, recorded });
                 // At once: this process may be killed.
                 self.write(records)?;
                 prepare(&parent);
@@ -141,7 +129,8 @@ impl CreatedDirs {
             .clone();
         // Written to a temporary file, so that no record is ever incomplete.
         let part = record.with_extension("part");
-        fs::write(&part, serde_json::to_vec(&self.recorded)?)?;
+        let recorded: Vec<_> = self.dirs.iter().map(|dir| &dir.recorded).collect();
+        fs::write(&part, serde_json::to_vec(&recorded)?)?;
         fs::rename(part, record)
     }
 
@@ -160,8 +149,7 @@ impl CreatedDirs {
 fn give(dir: &OwnedFd, (uid, gid): (u32, u32)) {
     let is_itself = |name: &[u8]| matches!(name, b"." | b"..");
     // Its descriptor only names it.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(dir, ".", flags, Mode::empty());
+    let opened = open_directory(dir, ".");
     let is_empty = opened.and_then(Dir::new).is_ok_and(|mut entries| {
         entries.all(|entry| entry.is_ok_and(|entry| is_itself(entry.file_name().to_bytes())))
     });
@@ -189,10 +177,9 @@ pub fn reap(records: &Path) {
 impl Recorded {
     /// `None` if it is gone, or if it is unclear what is at its path now.
     fn open(self) -> Option<CreatedDir> {
-        self.identity.born?;
+        self.inode.born?;
         let parent = rustix::fs::open(self.path.parent()?, OPEN_DIR, Mode::empty()).ok()?;
-        let name = self.path.file_name()?.to_owned();
-        Some(CreatedDir { parent, name, identity: self.identity })
+        Some(CreatedDir { parent, recorded: self })
     }
 }
 
@@ -204,35 +191,23 @@ fn remove(dirs: &[CreatedDir]) -> Removal {
     }
 }
 
-impl Identity {
-    fn of(parent: BorrowedFd<'_>, name: &OsStr) -> Result<Self, Errno> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let stat = rustix::fs::statx(parent, name, flags, StatxFlags::INO | StatxFlags::BTIME)?;
-        let has_born = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
-        Ok(Self {
-            device: (stat.stx_dev_major, stat.stx_dev_minor),
-            inode: stat.stx_ino,
-            born: has_born.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec)),
-        })
-    }
-}
-
 impl CreatedDir {
     /// Removes the directory if it is still at its path, empty, and not in use. If another one was
     /// put there after the check, it is only removed if it is an empty directory.
     fn remove(&self) -> Removal {
-        if Identity::of(self.parent.as_fd(), &self.name).as_ref() != Ok(&self.identity) {
+        let Self { parent, recorded: Recorded { path, inode } } = self;
+        let Some(name) = path.file_name() else { return Removal::Done };
+        if Inode::at(parent, name) != Ok(*inode) {
             return Removal::Done;
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(&self.parent, &self.name, flags, Mode::empty());
+        let opened = open_directory(parent, name);
         let lock = FlockOperation::NonBlockingLockExclusive;
         if let Ok(fd) = &opened
             && rustix::fs::flock(fd, lock) == Err(Errno::WOULDBLOCK)
         {
             return Removal::InUse;
         }
-        _ = rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR);
+        _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
         if let Ok(fd) = &opened {
             release(fd);
         }
@@ -247,8 +222,7 @@ impl CreatedDir {
 ///
 /// If the directory was removed.
 pub fn hold(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(fd) = rustix::fs::openat(dir, ".", flags, Mode::empty()) else {
+    let Ok(fd) = open_directory(dir, ".") else {
         // Unreadable for this user, so its creator could not check whether it is empty either.
         return Ok(None);
     };
@@ -280,6 +254,8 @@ const TRIES: usize = 100;
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
 
     struct Fixture {

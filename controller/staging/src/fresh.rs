@@ -12,12 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{
-    CWD, Gid, Mode, OFlags, RenameFlags, Uid, fchmod, fchown, mkdirat, openat, renameat_with,
-};
+use rustix::fs::{CWD, Gid, Mode, RenameFlags, Uid, fchmod, fchown, mkdirat, renameat_with};
 use rustix::io::Errno;
 use rustix::path::Arg;
-use sandbox_dirfd::{create_locked_dir, create_private_dir, lock_directory, remove_tree};
+use sandbox_dirfd::{
+    create_locked_dir, create_private_dir, lock_directory, open_directory, remove_tree,
+};
 
 use crate::records::Records;
 
@@ -85,8 +85,7 @@ pub fn make_io_dir(
     owner: Option<(u32, u32)>,
 ) -> io::Result<()> {
     mkdirat(&parent, name, Mode::RWXU)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let files = openat(&parent, name, flags, Mode::empty())?;
+    let files = open_directory(parent, name)?;
     if let Some((uid, gid)) = owner {
         _ = fchown(&files, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
     }

@@ -1,14 +1,12 @@
 //! Where a stage is, by descriptors, and what is done with what is in it.
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::fs::{
-    AtFlags, Mode, OFlags, StatxFlags, fstat, futimens, mkdirat, openat, statx, syncfs,
-};
+use rustix::fs::{AtFlags, Mode, StatxFlags, fstat, futimens, mkdirat, statx, syncfs};
 use rustix::io::Errno;
-use sandbox_dirfd::{Root, remove_opened_tree};
+use sandbox_dirfd::{Root, open_directory, remove_opened_tree};
 
 use crate::commit::{self, SkippedPaths};
 use crate::copy::times;
@@ -36,14 +34,14 @@ pub(crate) struct Location {
 
 impl Location {
     pub fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
-        directory(self.dir.as_fd(), OsStr::new(name))
+        open_directory(&self.dir, name)
     }
 
     /// Makes the directory of what is moved into the io dir, and that of what is removed from it.
     /// Returns the first.
     pub fn make_directories(&self) -> Result<OwnedFd, Errno> {
         mkdirat(&self.dir, TRASH, Mode::RWXU)?;
-        let files = make_directory(self.dir.as_fd(), FILES)?;
+        let files = make_directory(&self.dir, FILES)?;
         // A writer of the parent could have put their own directory here.
         match fstat(&files)?.st_uid == fstat(&self.dir)?.st_uid {
             true => Ok(files),
@@ -97,16 +95,9 @@ impl Location {
     }
 }
 
-pub(crate) const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-pub(crate) fn directory(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
-    openat(parent, name, DIRECTORY, Mode::empty())
-}
-
-pub(crate) fn make_directory(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
-    mkdirat(parent, name, Mode::RWXU)?;
-    directory(parent, OsStr::new(name))
+pub(crate) fn make_directory(parent: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
+    mkdirat(&parent, name, Mode::RWXU)?;
+    open_directory(parent, name)
 }
 
 /// Changes the entries of a directory. If it is the io dir itself, its times stay as they are: only what

@@ -7,18 +7,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, flock, fstat, fsync, statx, unlinkat,
-};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, fsync, unlinkat};
 use rustix::io::Errno;
 use sandbox_api::{CommitConflicts, LeftStage, SomePaths};
-use sandbox_dirfd::{Root, check_private_dir, create_private_dir};
+use sandbox_dirfd::{Root, check_private_dir, create_private_dir, open_directory};
 use serde::{Deserialize, Serialize};
 
 use crate::commit;
 use crate::error::StageError;
 use crate::journal::Journal;
-use crate::location::{DIRECTORY, FILES, Location, PREFIX, directory, keeping_times, mount_of};
+use crate::location::{FILES, Location, PREFIX, keeping_times, mount_of};
+use crate::tree::Inode;
 
 /// The extension of a record that is being written.
 const PART: &str = "part";
@@ -77,14 +76,6 @@ struct Recorded {
     /// A commit has started, or is about to: it is completed, even if its directories were moved.
     #[serde(default)]
     is_committing: bool,
-}
-
-/// An inode; `born` distinguishes it from a later one with the same number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Inode {
-    device: u64,
-    number: u64,
-    born: Option<(i64, u32)>,
 }
 
 /// The record of a stage in use.
@@ -281,7 +272,7 @@ impl Records {
         let found = (|| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let parent = rustix::fs::open(parent, flags, Mode::empty())?;
-            let dir = directory(parent.as_fd(), name)?;
+            let dir = open_directory(&parent, name)?;
             Ok((Inode::of(&dir)?, parent, dir))
         })();
         let Some((inode, parent, dir)) = if_there(path, found)? else { return Ok(None) };
@@ -294,7 +285,7 @@ impl Records {
 
     /// The recorded io dir; `None` if it is not there, or if what is there is something else.
     fn find_io_dir(&self, recorded: &Recorded) -> Result<Option<OwnedFd>, StageError> {
-        let found = rustix::fs::open(&recorded.io_path, DIRECTORY, Mode::empty());
+        let found = open_directory(CWD, &recorded.io_path);
         let found = found.and_then(|found| Ok((Inode::of(&found)?, found)));
         let found = if_there(&recorded.io_path, found)?;
         let found = found.filter(|(inode, _)| self.is_same(recorded, recorded.io_dir, *inode));
@@ -362,19 +353,6 @@ impl Recorded {
             _ = fs::remove_file(&part);
         }
         result
-    }
-}
-
-impl Inode {
-    fn of(file: impl AsFd) -> Result<Self, Errno> {
-        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let found = statx(file, c"", AtFlags::EMPTY_PATH, mask)?;
-        let has_born = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-        Ok(Self {
-            device: (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor),
-            number: found.stx_ino,
-            born: has_born.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
-        })
     }
 }
 

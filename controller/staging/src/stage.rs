@@ -7,7 +7,7 @@
 //! dir then. A [record](crate::records) names it, so that it is found after its controller was
 //! killed.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeManifest;
-use sandbox_dirfd::{FileStamp, Identity, Root, path_of, random_hex};
+use sandbox_dirfd::{FileStamp, Identity, Root, open_directory, path_of, random_hex};
 
 use crate::bounded::BoundedDir;
 use crate::commit::{self, Commit};
@@ -26,9 +26,7 @@ use crate::compare::{Comparison, compare};
 use crate::copy::{Baseline, CopyBounds, LinkedFiles, copy_tree, finish, is_socket};
 use crate::error::StageError;
 use crate::journal::Journal;
-use crate::location::{
-    FILES, Location, PREFIX, directory, keeping_times, make_directory, mount_of,
-};
+use crate::location::{FILES, Location, PREFIX, keeping_times, make_directory, mount_of};
 use crate::overlay;
 use crate::records::{Record, Records};
 use crate::tree::{entries, stamp_time, wait_for_tick};
@@ -121,7 +119,7 @@ impl Stage {
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, StageError> {
         let staged = (|| {
-            let io_dir = directory(io_dir, OsStr::new(".")).map_err(StageError::at(b"."))?;
+            let io_dir = open_directory(io_dir, ".").map_err(StageError::at(b"."))?;
             let failed = |errno: Errno| StageError::stage(&at.path)(errno.into());
             let (files, before, image) = match method {
                 Method::Copy => {
@@ -146,7 +144,7 @@ impl Stage {
                     // such as another overlay, may be no lower layer.
                     overlay::probe(&at.dir).map_err(failed)?;
                     reached("empty");
-                    let upper = make_directory(image.files().as_fd(), FILES).map_err(failed)?;
+                    let upper = make_directory(image.files(), FILES).map_err(failed)?;
                     let before = layer(&io_dir, &upper, image.files().as_fd()).map_err(failed)?;
                     (upper, before, Some(image))
                 }
@@ -324,7 +322,7 @@ impl Location {
         records: &Records,
         reached: &mut dyn FnMut(&'static str),
     ) -> io::Result<(Self, Record)> {
-        let fd = directory(io_dir, OsStr::new(if is_inside { "." } else { ".." }))?;
+        let fd = open_directory(io_dir, if is_inside { "." } else { ".." })?;
         if mount_of(&fd)? != mount_of(io_dir)? {
             return Err(Errno::XDEV.into());
         }
@@ -343,7 +341,7 @@ impl Location {
         let made = (|| {
             keeping_times(&fd, is_inside, || mkdirat(&fd, name, Mode::RWXU))?;
             reached("created");
-            let dir = directory(fd.as_fd(), OsStr::new(name))?;
+            let dir = open_directory(&fd, name)?;
             if !entries(dir.as_fd())?.is_empty() {
                 // Not the directory that was created: leave it alone.
                 return Err(Errno::NOTEMPTY.into());

@@ -3,12 +3,13 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, StatxFlags, chmod, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, StatxFlags, chmod, statat, statx};
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeType;
 use sandbox_dirfd::{FileStamp, join, open_child, retry};
+use serde::{Deserialize, Serialize};
 
 use crate::error::StageError;
 
@@ -77,10 +78,34 @@ pub(crate) fn wait_for_tick(time: (i64, u64)) {
 pub(crate) type BirthTime = Option<(i64, u32)>;
 
 pub(crate) fn birth_time(parent: BorrowedFd<'_>, name: &CStr) -> BirthTime {
-    let found =
-        rustix::fs::statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME).ok()?;
-    let is_known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-    is_known.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec))
+    Inode::at(parent, name).ok()?.born
+}
+
+/// An inode; `born` distinguishes it from a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Inode {
+    pub device: u64,
+    number: u64,
+    pub born: BirthTime,
+}
+
+impl Inode {
+    /// Of an open file.
+    pub fn of(file: impl AsFd) -> Result<Self> {
+        Self::at(file, c"")
+    }
+
+    /// Of an entry of a directory.
+    pub fn at(directory: impl AsFd, name: impl Arg) -> Result<Self> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+        let found = statx(directory, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        let has_born = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        Ok(Self {
+            device: (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor),
+            number: found.stx_ino,
+            born: has_born.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
+        })
+    }
 }
 
 /// Opens a file or directory to read it, without following a link or waiting for a FIFO, and where
