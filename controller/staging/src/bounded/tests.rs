@@ -4,7 +4,9 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 
-use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fsetxattr, fstat, fstatvfs, mkdirat};
+use rustix::fs::{
+    FallocateFlags, XattrFlags, fallocate, fsetxattr, fstat, fstatvfs, mkdirat, openat,
+};
 
 const BYTES: u64 = 8 << 20;
 const ENTRIES: u64 = 100;
