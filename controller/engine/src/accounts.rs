@@ -22,18 +22,18 @@ pub fn plain_text(content: Vec<u8>) -> Option<String> {
 ///
 /// A user of the image who has the sandbox's home is the sandbox's, whatever their number is there.
 pub fn replacements(image: &Accounts, user: User, home: &str) -> Vec<(&'static str, String)> {
-    let [passwd, group] = image;
+    let [passwd, group] = image.each_ref().map(Option::as_deref);
     let home = if home.contains([':', '\n']) { "/" } else { home };
     let (uid, gid) = (user.uid(), user.gid());
-    if let Some(own) = passwd.as_deref().and_then(|file| line_of_home(file, home)) {
-        return as_own(image, &own, user);
-    }
-    let line = |name: &str| format!("{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh");
-    let passwd =
-        with_home(passwd.as_deref(), uid, home).or_else(|| with_line(passwd.as_deref(), uid, line));
-    let group = with_line(group.as_deref(), gid, |name| format!("{name}:x:{gid}:"));
-    let files = PATHS.into_iter().zip([passwd, group]);
-    files.filter_map(|(path, content)| Some((path, content?))).collect()
+    let files = match passwd.and_then(|file| line_of_home(file, home)) {
+        Some(own) => as_own([passwd, group], &own, user),
+        None => {
+            let line = |name: &str| format!("{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh");
+            let passwd = with_home(passwd, uid, home).or_else(|| with_line(passwd, uid, line));
+            [passwd, with_line(group, gid, |name| format!("{name}:x:{gid}:"))]
+        }
+    };
+    PATHS.into_iter().zip(files).filter_map(|(path, content)| Some((path, content?))).collect()
 }
 
 /// The fields of the image's user who has the sandbox's home.
@@ -43,18 +43,14 @@ fn line_of_home<'a>(passwd: &'a str, home: &str) -> Option<Vec<&'a str>> {
 }
 
 /// The files with that user as the sandbox's own: the first line of an id has its name.
-fn as_own(image: &Accounts, own: &[&str], user: User) -> Vec<(&'static str, String)> {
-    let [passwd, group] = image;
+fn as_own([passwd, group]: [Option<&str>; 2], own: &[&str], user: User) -> Accounts {
     let (name, uid, gid) = (own[0], user.uid().to_string(), user.gid().to_string());
     let first = |file: Option<&str>, line: &str| {
         let file = file?;
         (file.lines().next() != Some(line)).then(|| format!("{line}\n{file}"))
     };
     let line = [name, own[1], &uid, &gid, own[4], own[5], own[6]].join(":");
-    let passwd = first(passwd.as_deref(), &line);
-    let group = first(group.as_deref(), &format!("{name}:x:{gid}:"));
-    let files = [passwd, group];
-    PATHS.into_iter().zip(files).filter_map(|(path, content)| Some((path, content?))).collect()
+    [first(passwd, &line), first(group, &format!("{name}:x:{gid}:"))]
 }
 
 /// The file with this home for its user of this number; `None` if it has no such user, or the user has this

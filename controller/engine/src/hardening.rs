@@ -47,29 +47,16 @@ pub const READONLY_PATHS: &[&str] = &["/proc/sys", "/proc/sysrq-trigger"];
 /// The hostname inside a container that supports commands.
 pub const HOSTNAME: &str = "sandbox";
 
-/// A file that programs expect and that reveals nothing about the host.
-#[derive(Debug, Clone, Copy)]
-pub struct SystemFile {
-    pub name: &'static str,
-    pub path: &'static str,
-    pub content: &'static str,
-}
-
-/// They replace the image's own files, which are often empty placeholders for an engine's.
-pub const SYSTEM_FILES: &[SystemFile] = &[
-    SystemFile {
-        name: "hosts",
-        path: "/etc/hosts",
-        content: "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n\
-                  127.0.0.1 sandbox\n",
-    },
-    SystemFile {
-        name: "resolv.conf",
-        path: "/etc/resolv.conf",
-        // A query would go to the loopback, where nothing answers: fail fast.
-        content: "# A sandbox has no name server.\noptions timeout:1 attempts:1\n",
-    },
-    SystemFile { name: "hostname", path: "/etc/hostname", content: "sandbox\n" },
+/// Files that programs expect and that reveal nothing about the host: their paths and contents. They
+/// replace the image's own files, which are often empty placeholders for an engine's.
+pub const SYSTEM_FILES: [(&str, &str); 3] = [
+    (
+        "/etc/hosts",
+        "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.0.1 sandbox\n",
+    ),
+    // A query would go to the loopback, where nothing answers: fail fast.
+    ("/etc/resolv.conf", "# A sandbox has no name server.\noptions timeout:1 attempts:1\n"),
+    ("/etc/hostname", "sandbox\n"),
 ];
 
 /// If memory is short on the host, sandboxes are killed first.

@@ -30,7 +30,7 @@ pub(super) const TEXT: u32 = 0o444;
 /// A file to mount into containers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InstalledFile<'a> {
-    pub name: &'static str,
+    pub name: &'a str,
     pub content: Content<'a>,
     pub sha256: &'a str,
     /// [`PROGRAM`] or [`TEXT`].

@@ -60,9 +60,9 @@ impl AgentMount {
         };
         let target = format!("/.sandbox-{}", sandbox_dirfd::random_hex::<16>());
         let agent = install(&installed_files::agent(&self.agent), target)?;
-        let system = SYSTEM_FILES.iter().map(|file| (file.name, file.path, file.content));
-        let names = names.iter().map(|&(path, ref content)| ("names", path, &**content));
-        let files = system.chain(names).map(|(name, path, content)| {
+        let names = names.iter().map(|(path, content)| (*path, &**content));
+        let files = SYSTEM_FILES.into_iter().chain(names).map(|(path, content)| {
+            let (_, name) = path.rsplit_once('/').unwrap_or_default();
             let sha256 = sandbox_dirfd::hex(&Sha256::digest(content));
             let content = Content::Plain(content.as_bytes());
             install(&InstalledFile { name, content, sha256: &sha256, mode: TEXT }, path.to_owned())

@@ -221,7 +221,7 @@ const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// creates mount points, and that must not happen inside one of the sandbox's mounts.
 pub(super) fn refuse_volume(path: &str, spec: &ContainerSpec) -> Option<String> {
     let ours = spec.mounts.iter().map(|bind| &*bind.target);
-    let system = SYSTEM_FILES.iter().map(|file| file.path);
+    let system = SYSTEM_FILES.iter().map(|(path, _)| *path);
     let mut ours = ours.chain(system);
     let under = |path: &str, folder: &str| {
         folder == "/" || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))

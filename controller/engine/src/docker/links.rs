@@ -201,7 +201,7 @@ impl Links {
 /// the root directory that no image can predict.
 fn targets(volumes: &[String], spec: &ContainerSpec) -> Vec<String> {
     let ours = spec.mounts.iter().map(|bind| &*bind.target);
-    let system = SYSTEM_FILES.iter().map(|file| file.path);
+    let system = SYSTEM_FILES.iter().map(|(path, _)| *path);
     let others = ENGINES_OWN.iter().copied().chain([TMP]).chain(system);
     ours.chain(volumes.iter().map(String::as_str)).chain(others).map(str::to_owned).collect()
 }

@@ -271,7 +271,7 @@ fn root_of(
 ) -> Result<(Vec<(String, String)>, OwnedFd), EngineError> {
     let ProgramRoot::Directory(root) = &programs.root else { return Err(root::no_images()) };
     root::check(root, &spec.mounts)?;
-    let files = SYSTEM_FILES.iter().map(|file| (file.path.to_owned(), file.content.to_owned()));
+    let files = SYSTEM_FILES.map(|(path, content)| (path.to_owned(), content.to_owned()));
     // As this kernel has them.
     let lists = PROCESSOR_LISTS.iter();
     let lists =
@@ -279,7 +279,7 @@ fn root_of(
     let image = accounts::PATHS.map(|path| accounts::plain_text(read_text(root, path)?));
     let names = accounts::replacements(&image, spec.user, &spec.home());
     let names = names.into_iter().map(|(path, content)| (path.to_owned(), content));
-    Ok((files.chain(lists).chain(names).collect(), open_mount(root, user)?))
+    Ok((files.into_iter().chain(lists).chain(names).collect(), open_mount(root, user)?))
 }
 
 /// The content of a file of a root as a program in it would read it, and some more than may be used of
