@@ -52,7 +52,7 @@ pub struct Usage {
 }
 
 /// The controllers that a sandbox's limits require.
-pub(crate) const NEEDED: &[&str] = &["memory", "cpu", "pids"];
+const NEEDED: &[&str] = &["memory", "cpu", "pids"];
 /// What else a container has a group of on version 1: what it used is counted, and devices are
 /// denied.
 const BESIDES: &[&str] = &["cpuacct", "devices"];
@@ -92,6 +92,12 @@ pub struct View {
     pub target: String,
     /// Names in the same directory that are links to it.
     pub links: Vec<String>,
+}
+
+/// The needed controllers that are not among these, for a sentence; `None` if all are.
+pub(crate) fn missing(has: &[&str]) -> Option<String> {
+    let missing: Vec<_> = NEEDED.iter().copied().filter(|needed| !has.contains(needed)).collect();
+    (!missing.is_empty()).then(|| missing.join(" and no "))
 }
 
 /// Where control groups are mounted, by convention.
@@ -175,30 +181,22 @@ impl Hierarchies {
 
     /// Why limits cannot be set, for people; `None` if they can.
     pub fn problem(&self) -> Option<String> {
-        let (has, where_from): (Vec<String>, Vec<&Path>) = if self.is_v1() {
-            self.v1.iter().fold(Default::default(), |(mut has, mut points), (names, point)| {
-                if names.iter().any(|name| NEEDED.contains(&name.as_str())) {
-                    points.push(point.as_path());
-                }
-                has.extend(names.iter().cloned());
-                (has, points)
-            })
+        let listed;
+        let (has, points): (Vec<&str>, Vec<&PathBuf>) = if self.is_v1() {
+            let is_needed = |name: &String| NEEDED.contains(&name.as_str());
+            let limiting = self.v1.iter().filter(|(names, _)| names.iter().any(is_needed));
+            let names = self.v1.iter().flat_map(|(names, _)| names);
+            (names.map(String::as_str).collect(), limiting.map(|(_, point)| point).collect())
         } else if let Some(root) = &self.v2 {
-            let names = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-            (names.split_whitespace().map(str::to_owned).collect(), vec![root])
+            listed = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+            (listed.split_whitespace().collect(), vec![root])
         } else {
             return Some("no control groups are mounted".to_owned());
         };
-        let missing: Vec<&str> = NEEDED
-            .iter()
-            .copied()
-            .filter(|&needed| !has.iter().any(|name| name == needed))
-            .collect();
-        if !missing.is_empty() {
-            return Some(format!("there is no {} controller", missing.join(" and no ")));
+        if let Some(missing) = missing(&has) {
+            return Some(format!("there is no {missing} controller"));
         }
-        let read_only =
-            self.read_only.iter().find(|point| where_from.contains(&point.as_path()))?;
+        let read_only = self.read_only.iter().find(|point| points.contains(point))?;
         Some(format!("{} is mounted read-only", read_only.display()))
     }
 

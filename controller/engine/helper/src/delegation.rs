@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD};
 
-use crate::cgroup::{Hierarchies, NEEDED, delegate};
+use crate::cgroup::{Hierarchies, delegate, missing};
 
 /// The group that the controller moves itself into.
 const OWN: &str = "sandboxctl-controller";
@@ -64,10 +64,8 @@ fn take(own: &Path, pid: u32) -> Result<PathBuf, String> {
     }
     let read = |file: &str| fs::read_to_string(unit.join(file)).unwrap_or_default();
     let available = read("cgroup.controllers");
-    let has = |name: &&&str| available.split_whitespace().any(|it| it == **name);
-    let missing: Vec<_> = NEEDED.iter().filter(|name| !has(name)).copied().collect();
-    if !missing.is_empty() {
-        return Err(format!("{} has no {} controller", unit.display(), missing.join(" and no ")));
+    if let Some(missing) = missing(&available.split_whitespace().collect::<Vec<_>>()) {
+        return Err(format!("{} has no {missing} controller", unit.display()));
     }
     if unit == own {
         if read("cgroup.procs").split_whitespace().any(|other| other != pid.to_string()) {
