@@ -148,7 +148,7 @@ mod tests {
         // Only root can mount one, and not on every file system.
         let Ok(layers) = Layers::new(lower.clone(), upper, work) else { return };
         let identity = |of: &OwnedFd| Identity::of(&fstat(of).unwrap());
-        let trial = identity(layers.trial().as_ref().unwrap());
+        let trial = identity(lock(&layers.trial).as_ref().unwrap());
         assert!(layers.take_root(trial).is_none());
         let mount = layers.clone().mount().unwrap();
         assert_eq!(identity(&mount), trial);
