@@ -44,12 +44,9 @@ impl Authority {
     /// Its certificate, as PEM.
     pub fn pem(&self) -> String {
         let text = STANDARD.encode(&self.certificate);
-        let mut pem = "-----BEGIN CERTIFICATE-----\n".to_owned();
-        for at in (0..text.len()).step_by(64) {
-            pem.push_str(&text[at..text.len().min(at + 64)]);
-            pem.push('\n');
-        }
-        pem + "-----END CERTIFICATE-----\n"
+        let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect::<Vec<_>>();
+        let lines = lines.join("\n");
+        format!("-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----\n")
     }
 
     /// TLS as this host has it.

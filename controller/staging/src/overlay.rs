@@ -122,17 +122,7 @@ pub(crate) fn compare(
     let at = StageError::at(b".");
     let lower_dir = open(lower, c".", OFlags::DIRECTORY).map_err(&at)?;
     let upper_dir = open(upper, c".", OFlags::DIRECTORY).map_err(&at)?;
-    let mut layers = Comparing {
-        since,
-        seen: WalkCount::default(),
-        is_hidden: false,
-        is_foreign: false,
-        before: BTreeMap::new(),
-        changed: BTreeMap::new(),
-        directories: BTreeMap::new(),
-        conflicts: BTreeSet::new(),
-        origins: Vec::new(),
-    };
+    let mut layers = Comparing { since, ..Comparing::default() };
     layers.directory(&upper_dir, Some(&lower_dir), b"", false, false)?;
     layers.name_origins(view).map_err(&at)?;
     let Comparing { before, changed, directories, conflicts, .. } = layers;
@@ -142,6 +132,7 @@ pub(crate) fn compare(
     Ok(compared.read(lower, upper))
 }
 
+#[derive(Default)]
 struct Comparing {
     since: (i64, u64),
     seen: WalkCount,

@@ -11,7 +11,7 @@ use sandbox_helper::wire::Reply;
 
 use crate::failed::{Failed, Step as _};
 use crate::failpoint::{self, At};
-use crate::launch::{self, Launched};
+use crate::launch;
 use crate::mount_ns::{self, MountNamespace};
 use crate::watch::{self, Watch};
 
@@ -60,7 +60,7 @@ impl Container {
             .inspect(|()| failpoint::hold(At::Grouped))
             .and_then(|()| launch::launch(wanted, given, &remains.groups, place.rootless.as_ref()));
         match launched {
-            Ok(Launched { pid, pidfd }) => {
+            Ok((pid, pidfd)) => {
                 let (exit_code, watch, over_memory) = (None, None, false);
                 let mut container = Self { pid, pidfd, exit_code, watch, over_memory, remains };
                 container.watch_memory(wanted.limits.memory)?;

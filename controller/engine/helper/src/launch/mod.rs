@@ -70,14 +70,6 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
 const NAMESPACES: UnshareFlags =
     UnshareFlags::NEWNS.union(UnshareFlags::NEWPID).union(UnshareFlags::NEWUTS);
 
-/// The first process of a container, which executes the agent.
-pub struct Launched {
-    /// Its number, until it is waited for.
-    pub pid: Pid,
-    /// It.
-    pub pidfd: OwnedFd,
-}
-
 /// A container of this launch runs commands, or scripts alone.
 pub const fn tenant(wanted: &Launch) -> Tenant {
     match wanted.programs {
@@ -86,13 +78,14 @@ pub const fn tenant(wanted: &Launch) -> Tenant {
     }
 }
 
-/// Launches a container whose control groups exist. On an error there is no process of it.
+/// Launches a container whose control groups exist. Returns its first process, which executes the agent:
+/// its number, until it is waited for, and a pidfd. On an error there is no process of it.
 pub fn launch(
     wanted: &Launch,
     given: Descriptors<OwnedFd>,
     groups: &Groups,
     rootless: Option<&Rootless>,
-) -> Result<Launched, Failed> {
+) -> Result<(Pid, OwnedFd), Failed> {
     let (report, reporter) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).step("make a pipe for its report")?;
     let helper = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())
@@ -118,7 +111,7 @@ pub fn launch(
             File::from(report).read_to_string(&mut failed).step("read its report")?;
             failpoint::hold(At::Executed);
             if failed.is_empty() {
-                return Ok(Launched { pid, pidfd });
+                return Ok((pid, pidfd));
             }
             _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
             Err(Failed(failed))
