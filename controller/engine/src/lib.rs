@@ -30,7 +30,7 @@ mod tests;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -68,6 +68,11 @@ pub use store::{
 const NAME_PREFIX: &str = "sandboxctl-";
 /// How long an engine may take to respond to the first request.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Locks what is whole whenever it is unlocked, even by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What an engine reports about itself, for `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, StatVfsMountFlags, fstat, fstatvfs, unlinkat};
 use sandbox_dirfd::{Identity, open_directory};
 use sandbox_helper::mounts::{self, NODEV, NOEXEC, NOSUID};
+
+use crate::lock;
 
 /// Whole files are copied, and directories of `lower` are never renamed, so `upper` alone shows
 /// what changed. The kernel marks it with attributes that only root can set (`trusted.overlay.…`):
@@ -126,10 +128,6 @@ impl Layers {
         options.push(WITHOUT_SYNC.to_owned());
         options.join(",")
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

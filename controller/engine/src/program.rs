@@ -4,13 +4,13 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::process::geteuid;
 
 use crate::agent::{Agent, Content, HELPER};
-use crate::sealed;
 use crate::store::{AGENT_NAME, HELPER_NAME, Store};
+use crate::{lock, sealed};
 
 /// An executable that no process can change.
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl ProgramOnce {
             for it in programs {
                 let opened = store.open_in(&mount, it.which.name())?;
                 let program = Program::above_streams(opened, Place::Store)?;
-                *it.program() = Some(Arc::new(program));
+                *lock(&it.program) = Some(Arc::new(program));
             }
             Ok(mount)
         }))
@@ -151,14 +151,14 @@ impl ProgramOnce {
     /// Copies it into memory ahead, on a thread of its own, unless it is open. An error is left to
     /// [`get`](Self::get).
     pub fn copy_ahead(self: &Arc<Self>) {
-        if self.program().is_none() {
+        if lock(&self.program).is_none() {
             let ahead = self.clone();
             std::thread::spawn(move || _ = ahead.get_by(Which::in_memory));
         }
     }
 
     fn get_by(&self, open: fn(&Which) -> io::Result<Program>) -> io::Result<Arc<Program>> {
-        let mut program = self.program();
+        let mut program = lock(&self.program);
         if let Some(program) = &*program {
             return Ok(program.clone());
         }
@@ -170,11 +170,7 @@ impl ProgramOnce {
     /// Takes the program out of memory, to free that unless it is in use; when it is needed again, it
     /// is opened again. `None` if it is in the store.
     pub fn take_from_memory(&self) -> Option<Arc<Program>> {
-        self.program().take_if(|program| program.place == Place::Memory)
-    }
-
-    fn program(&self) -> MutexGuard<'_, Option<Arc<Program>>> {
-        self.program.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.program).take_if(|program| program.place == Place::Memory)
     }
 }
 

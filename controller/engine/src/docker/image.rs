@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -30,7 +30,7 @@ use super::system::unix_time;
 use crate::agent::{Agent, DOCKERFILE};
 use crate::docker::cache::Cache;
 use crate::error::EngineError;
-use crate::{ImageTar, Images, Progress};
+use crate::{ImageTar, Images, Progress, lock};
 
 /// Untagged images are dangling, and `docker image prune` would remove them.
 const REPOSITORY: &str = "sandboxctl/agent";
@@ -66,16 +66,12 @@ impl Image {
 
     /// The cached id. The image may have been removed since.
     pub fn remembered(&self) -> Option<String> {
-        self.id().clone()
-    }
-
-    fn id(&self) -> MutexGuard<'_, Option<String>> {
-        self.id.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.id).clone()
     }
 
     /// Removes the id of a missing image from the cache.
     pub fn forget(&self, id: &str) {
-        let mut known = self.id();
+        let mut known = lock(&self.id);
         if known.as_deref() == Some(id) {
             *known = None;
             self.cache.remove();
@@ -83,7 +79,7 @@ impl Image {
     }
 
     fn remember(&self, id: &str) {
-        *self.id() = Some(id.to_owned());
+        *lock(&self.id) = Some(id.to_owned());
         self.cache.write(id);
     }
 

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig};
@@ -39,6 +39,7 @@ use crate::accounts::{self, Accounts};
 use crate::docker::cache::Cache;
 use crate::error::EngineError;
 use crate::hardening::SYSTEM_FILES;
+use crate::lock;
 
 /// Mounts that engines add by themselves.
 const ENGINES_OWN: &[&str] = &["/dev/mqueue", "/dev/pts", "/dev/shm", "/proc", "/sys/fs/cgroup"];
@@ -170,12 +171,8 @@ impl Links {
         self.recall(image).accounts.unwrap_or_default()
     }
 
-    fn images(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.images.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn recall(&self, image: &str) -> Known {
-        let known = self.images().get(image).cloned();
+        let known = lock(&self.images).get(image).cloned();
         known.unwrap_or_else(|| {
             let kept = self.cache(image).read();
             kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
@@ -186,7 +183,7 @@ impl Links {
         if known.paths.len() > MAX_REMEMBERED {
             return;
         }
-        self.images().insert(image.to_owned(), known.clone());
+        lock(&self.images).insert(image.to_owned(), known.clone());
         if let Ok(text) = serde_json::to_string(known) {
             self.cache(image).write(&text);
         }

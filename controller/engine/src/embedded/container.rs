@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,7 +33,7 @@ use crate::hardening::PROCESSOR_LISTS;
 use crate::program::Program;
 use crate::{
     Attached, Container, ContainerSpec, Output, ProgramRoot, Programs, SYSTEM_FILES, Source,
-    accounts,
+    accounts, lock,
 };
 
 /// How much of a container's output is read at once.
@@ -196,7 +196,7 @@ impl Container for Handle {
     }
 
     async fn attach(&self) -> Result<Attached, EngineError> {
-        let stdio = self.0.stdio.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stdio = lock(&self.0.stdio).take();
         let Some(Stdio { input, output, errors }) = stdio else {
             return Err(EngineError::Refused("the container is already attached".to_owned()));
         };

@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -17,6 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::error::EngineError;
+use crate::lock;
 use crate::program::ProgramOnce;
 use crate::store::HELPER_NAME;
 
@@ -134,19 +135,19 @@ impl Helpers {
     pub fn start_ahead(&self) {
         // If it cannot be started, `take` returns the error.
         if let Ok(helper) = self.start() {
-            self.spares().ready.push(helper);
+            lock(&self.spares).ready.push(helper);
         }
     }
 
     /// Whether further containers are likely.
     pub fn expect_more(&self) -> bool {
-        self.spares().expect_more()
+        lock(&self.spares).expect_more()
     }
 
     /// Returns a helper that serves no container yet.
     pub async fn take(self: &Arc<Self>) -> Result<Helper, EngineError> {
         let (ready, missing) = {
-            let mut spares = self.spares();
+            let mut spares = lock(&self.spares);
             spares.taken += 1;
             let ready = spares.ready.pop();
             let wanted = if spares.expect_more() { SPARES } else { 0 };
@@ -158,7 +159,7 @@ impl Helpers {
             let helpers = self.clone();
             spawn_blocking(move || {
                 let started = helpers.start();
-                let mut spares = helpers.spares();
+                let mut spares = lock(&helpers.spares);
                 spares.starting -= 1;
                 spares.ready.extend(started);
             });
@@ -171,10 +172,6 @@ impl Helpers {
         started
             .flatten()
             .map_err(|error| EngineError::Connection(format!("cannot start the helper: {error}")))
-    }
-
-    fn spares(&self) -> std::sync::MutexGuard<'_, Spares> {
-        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn start(&self) -> io::Result<Helper> {

@@ -18,7 +18,7 @@ mod seccomp;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -40,7 +40,7 @@ use crate::image::check_env;
 use crate::program::ProgramOnce;
 use crate::{
     Container, ContainerSpec, ContainerSummary, Engine, EngineFacts, Images, Prepared, ProgramRoot,
-    Progress, Source, UserMapping,
+    Progress, Source, UserMapping, lock,
 };
 
 /// How many containers are created at one time, for each processor. More of them would wait for each
@@ -130,10 +130,6 @@ impl EmbeddedEngine {
         done.map_err(|error| EngineError::Connection(error.to_string()))?
             .map_err(|error| EngineError::Refused(format!("the cache of images: {error}")))
     }
-
-    fn live(&self) -> MutexGuard<'_, HashMap<String, Arc<Live>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[async_trait]
@@ -222,12 +218,12 @@ impl Engine for EmbeddedEngine {
             .map_err(|error| EngineError::Refused(format!("cannot open the agent: {error}")))?;
         let live = Live::launch(spec, record, helper, &agent, groups, self.swap, self.user).await?;
         let live = Arc::new(live);
-        self.live().insert(spec.name.clone(), live.clone());
+        lock(&self.live).insert(spec.name.clone(), live.clone());
         Ok(Box::new(Handle(live)))
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
-        let live = self.live().remove(container);
+        let live = lock(&self.live).remove(container);
         if let Some(live) = live {
             if !self.helpers.expect_more()
                 && let Some(agent) = self.agent.take_from_memory()
@@ -250,12 +246,12 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn begin_removal(&self, container: &str, mounted: Option<&OwnedFd>) -> bool {
-        let Some(live) = self.live().remove(container) else { return false };
+        let Some(live) = lock(&self.live).remove(container) else { return false };
         let asked = live.begin_removal(mounted).await;
         if let Err(error) = &asked {
             tracing::debug!(%error, "the helper was not asked to remove its container");
             // Its removal is up to `remove`.
-            self.live().insert(container.to_owned(), live);
+            lock(&self.live).insert(container.to_owned(), live);
         }
         asked.is_ok()
     }
