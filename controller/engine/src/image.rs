@@ -85,12 +85,11 @@ pub struct ImageIdError {
 impl ImageSelector {
     /// Selects from `images`: every id must match exactly one of them.
     pub fn choose(self, images: Vec<ImageInfo>) -> Result<Vec<ImageInfo>, ImageIdError> {
-        let ids = match self {
-            Self::All => return Ok(images),
-            Self::Stale => return Ok(images.into_iter().filter(|it| !it.current).collect()),
-            Self::Ids(ids) => ids,
-        };
-        by_ids(ids, &images, |image| &image.id)
+        match self {
+            Self::All => Ok(images),
+            Self::Stale => Ok(images.into_iter().filter(|it| !it.current).collect()),
+            Self::Ids(ids) => by_ids(ids, &images, |image| &image.id),
+        }
     }
 
     /// Selects from what programs can run in, which is never stale.

@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io;
 use std::io::{BufRead as _, Read as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{Mode, OFlags};
 use sandbox_dirfd::split;
 
 use crate::budget::Budget;
@@ -46,11 +46,10 @@ impl Archive {
         spool: impl FnOnce() -> Result<File, RootfsError>,
     ) -> Result<Self, RootfsError> {
         let failed = |source| RootfsError::Open { path: path.to_owned(), source };
-        let mut options = File::options();
         // Opening a FIFO without a writer would block.
-        let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY).bits();
-        let flags = i32::try_from(flags).unwrap_or_default();
-        let file = options.read(true).custom_flags(flags).open(path).map_err(failed)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(path, flags, Mode::empty());
+        let file = opened.map(File::from).map_err(|errno| failed(errno.into()))?;
         if !file.metadata().map_err(failed)?.is_file() {
             return Err(RootfsError::NoFile { path: path.to_owned() });
         }

@@ -8,7 +8,8 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
+use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
 use sandbox_dirfd::path_of;
 
 use super::privileges::Rootless;
@@ -35,11 +36,10 @@ pub(super) fn open(directory: &Path, user: Rootless) -> Result<Prepared, EngineE
         let reason = format!("cannot make a sandbox from {directory}: {why}");
         EngineError::UnusableRoot { reason, hint: None }
     };
-    let failed = |error: io::Error| refuse(&error.to_string());
+    let failed = |errno: Errno| refuse(&io::Error::from(errno).to_string());
     let path = OFlags::PATH | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(CWD, directory, path, Mode::empty());
-    let opened = opened.map_err(|errno| failed(errno.into()))?;
-    let stat = rustix::fs::fstat(&opened).map_err(|errno| failed(errno.into()))?;
+    let opened = rustix::fs::open(directory, path, Mode::empty()).map_err(failed)?;
+    let stat = rustix::fs::fstat(&opened).map_err(failed)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(refuse("it is not a directory"));
     }
@@ -49,8 +49,8 @@ pub(super) fn open(directory: &Path, user: Rootless) -> Result<Prepared, EngineE
         return Err(refuse("only its owner can, or root"));
     }
     // The path of the opened directory, with links resolved.
-    let path = path_of(&opened).map_err(|errno| failed(errno.into()))?;
-    let mount = rustix::fs::fstatvfs(&opened).map_err(|errno| failed(errno.into()))?;
+    let path = path_of(&opened).map_err(failed)?;
+    let mount = rustix::fs::fstatvfs(&opened).map_err(failed)?;
     if mount.f_flag.contains(StatVfsMountFlags::NOEXEC) {
         return Err(refuse("it is on a mount with the noexec option"));
     }
