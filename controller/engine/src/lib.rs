@@ -356,13 +356,19 @@ pub trait Engine: Send + Sync {
     fn likely_user_mapping(&self) -> UserMapping;
 
     /// The user mapping. Queried once, so later calls are cheap.
-    async fn user_mapping(&self) -> Result<UserMapping, EngineError>;
+    async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
+        Ok(self.likely_user_mapping())
+    }
 
     /// The engine's time.
-    async fn clock(&self) -> Result<SystemTime, EngineError>;
+    async fn clock(&self) -> Result<SystemTime, EngineError> {
+        Ok(SystemTime::now())
+    }
 
     /// Its sandbox images; `None` if it needs none.
-    fn images(&self) -> Option<&dyn Images>;
+    fn images(&self) -> Option<&dyn Images> {
+        None
+    }
 
     /// Lists what programs can run in without a pull or an unpacking.
     async fn program_images(&self) -> Result<Vec<ProgramImage>, EngineError>;

@@ -19,7 +19,6 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
 
 use async_trait::async_trait;
 use sandbox_api::{DiskReserve, EngineInfo, EngineKind, GcMode, ProgramImage, RootFs, processors};
@@ -39,7 +38,7 @@ use crate::error::{EmbeddedProblem, EngineError};
 use crate::image::check_env;
 use crate::program::ProgramOnce;
 use crate::{
-    Container, ContainerSpec, ContainerSummary, Engine, EngineFacts, Images, Prepared, ProgramRoot,
+    Container, ContainerSpec, ContainerSummary, Engine, EngineFacts, Prepared, ProgramRoot,
     Progress, Source, UserMapping, lock,
 };
 
@@ -163,18 +162,6 @@ impl Engine for EmbeddedEngine {
             None => UserMapping::Identity,
             Some((uid, gid)) => UserMapping::Single { uid, gid },
         }
-    }
-
-    async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
-        Ok(self.likely_user_mapping())
-    }
-
-    async fn clock(&self) -> Result<SystemTime, EngineError> {
-        Ok(SystemTime::now())
-    }
-
-    fn images(&self) -> Option<&dyn Images> {
-        None
     }
 
     async fn prepare(
