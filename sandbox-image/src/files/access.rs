@@ -10,7 +10,6 @@ use sandbox_protocol::path::GuestPath;
 
 use super::error::{FileError, not_allowed, protected, read_only_inputs};
 use super::follow::LastLink;
-use super::handle::Handle;
 use super::mounts::{LocatedPath, Mounts, below_inputs, no_mount};
 use super::policy::PathPolicy;
 use super::quota::{Lifetime, Quota};
@@ -20,13 +19,23 @@ use crate::outbox::Outbox;
 /// How often an operation is tried while links appear in its paths.
 const TRIES: usize = 8;
 
+/// An open handle with bytes that are not yet written.
+pub trait Flush: Send {
+    /// Writes what is buffered, as far as possible.
+    ///
+    /// # Errors
+    ///
+    /// OS errors that were not returned before.
+    fn flush_best_effort(&mut self) -> Result<(), FileError>;
+}
+
 /// The files of one run, or of one file operation.
 pub struct Files {
     pub(super) mounts: Arc<Mounts>,
     pub(super) policy: Arc<PathPolicy>,
     pub(super) quota: Quota,
     pub(super) announced: TouchedPaths,
-    pub(super) handles: Mutex<Vec<Weak<Mutex<Handle>>>>,
+    pub(super) handles: Mutex<Vec<Weak<Mutex<dyn Flush>>>>,
     pub(super) list_entries: usize,
     pub(super) list_depth: u64,
     pub(super) file_bytes: u64,
@@ -72,7 +81,7 @@ impl Files {
     }
 
     /// Registers a handle, so that an abandoned run can still flush it.
-    pub fn register(&self, handle: Weak<Mutex<Handle>>) {
+    pub fn register(&self, handle: Weak<Mutex<dyn Flush>>) {
         let mut handles = self.handles.lock().unwrap();
         // Forget closed handles when the list would grow, so that it is no longer than the number
         // of open handles.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::{fs, io};
 
-use super::access::Files;
+use super::access::{Files, Flush};
 use super::error::FileError;
 use super::open::OpenFile;
 use super::open_mode::OpenMode;
@@ -398,16 +398,6 @@ impl Handle {
         Ok(to)
     }
 
-    /// Writes what is buffered, as far as possible.
-    ///
-    /// # Errors
-    ///
-    /// OS errors that were not returned before.
-    pub fn flush_best_effort(&mut self) -> Result<(), FileError> {
-        let is_known = self.failed;
-        self.flush().or_else(|error| if is_known { Ok(()) } else { Err(error) })
-    }
-
     /// Flushes and closes. The handle is closed even on an error.
     ///
     /// # Errors
@@ -419,6 +409,13 @@ impl Handle {
         self.buffer = Vec::new();
         (self.cursor, self.end) = (0, 0);
         flushed
+    }
+}
+
+impl Flush for Handle {
+    fn flush_best_effort(&mut self) -> Result<(), FileError> {
+        let is_known = self.failed;
+        self.flush().or_else(|error| if is_known { Ok(()) } else { Err(error) })
     }
 }
 
@@ -437,7 +434,6 @@ mod tests {
     use super::*;
     use sandbox_protocol::ErrorKind;
     use sandbox_protocol::message::Change;
-    use std::sync::Mutex;
 
     struct Fixture {
         directory: tempfile::TempDir,
@@ -554,38 +550,6 @@ mod tests {
         write(&mut handle, b"lost").unwrap();
         handle.flush().unwrap_err();
         assert_eq!(handle.flush_best_effort(), Ok(()));
-    }
-
-    #[test]
-    fn abandoned_handles_are_flushed_unless_in_use() {
-        let fixture = Fixture::new(b"");
-        let open = |name: &str| {
-            let file = fixture.files.open(name.as_bytes(), OpenMode::Write).unwrap();
-            Handle::new(Arc::clone(&fixture.files), file, name.as_bytes())
-        };
-        let handles = [fixture.unwritable(OpenMode::Write), open("used"), open("left")];
-        let handles = handles.map(|mut handle| {
-            write(&mut handle, b"x").unwrap();
-            let handle = Arc::new(Mutex::new(handle));
-            fixture.files.register(Arc::downgrade(&handle));
-            handle
-        });
-        let in_use = handles[1].lock().unwrap();
-        let error = fixture.files.flush_all_best_effort().unwrap_err();
-        assert_eq!((error.kind, &*error.path), (ErrorKind::ReadOnly, &b"f"[..]));
-        let content = |name: &str| std::fs::read(fixture.directory.path().join(name)).unwrap();
-        assert_eq!((content("used"), content("left")), (Vec::new(), b"x".to_vec()));
-        drop(in_use);
-    }
-
-    #[test]
-    fn the_list_of_handles_does_not_grow_with_those_that_are_closed() {
-        let fixture = Fixture::new(b"");
-        for _ in 0..10_000 {
-            let handle = Arc::new(Mutex::new(fixture.open(OpenMode::Read)));
-            fixture.files.register(Arc::downgrade(&handle));
-        }
-        assert!(fixture.files.handles.lock().unwrap().capacity() <= 64);
     }
 
     fn rest(handle: &mut Handle) -> Vec<u8> {

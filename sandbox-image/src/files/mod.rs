@@ -47,7 +47,7 @@ mod watch;
 mod watches;
 mod write;
 
-pub use access::Files;
+pub use access::{Files, Flush};
 pub use error::FileError;
 pub use follow::LastLink;
 pub use mounts::{MountError, Mounts};

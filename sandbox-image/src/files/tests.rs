@@ -629,6 +629,50 @@ fn a_directory_with_something_read_only_in_it_does_not_move() {
 }
 
 #[test]
+fn abandoned_handles_are_flushed_unless_in_use() {
+    struct Buffered(std::sync::mpsc::Sender<u8>, u8);
+    impl super::Flush for Buffered {
+        fn flush_best_effort(&mut self) -> Result<(), FileError> {
+            self.0.send(self.1).unwrap();
+            Err(FileError::system(Errno::NOSPC, &[b'0' + self.1]))
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (files, _) = Setup::io(directory.path()).open();
+    let (sender, flushed) = std::sync::mpsc::channel();
+    let handles: Vec<_> = (0..3)
+        .map(|number| std::sync::Arc::new(std::sync::Mutex::new(Buffered(sender.clone(), number))))
+        .collect();
+    for handle in &handles {
+        let weak: std::sync::Weak<std::sync::Mutex<Buffered>> = std::sync::Arc::downgrade(handle);
+        files.register(weak);
+    }
+    let in_use = handles[1].lock().unwrap();
+    let error = files.flush_all_best_effort().unwrap_err();
+    assert_eq!(error.to_string(), "0: No space left on device");
+    drop(in_use);
+    assert_eq!(flushed.try_iter().collect::<Vec<_>>(), [0, 2]);
+}
+
+#[test]
+fn the_list_of_handles_does_not_grow_with_those_that_are_closed() {
+    struct Nothing;
+    impl super::Flush for Nothing {
+        fn flush_best_effort(&mut self) -> Result<(), FileError> {
+            Ok(())
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (files, _) = Setup::io(directory.path()).open();
+    for _ in 0..10_000 {
+        let handle = std::sync::Arc::new(std::sync::Mutex::new(Nothing));
+        let weak: std::sync::Weak<std::sync::Mutex<Nothing>> = std::sync::Arc::downgrade(&handle);
+        files.register(weak);
+    }
+    assert!(files.handles.lock().unwrap().capacity() <= 64);
+}
+
+#[test]
 fn the_nonce_is_read_once() {
     on_both(|io, setup| {
         let (files, _) = setup().open();

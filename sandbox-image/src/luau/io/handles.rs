@@ -7,7 +7,7 @@ use sandbox_protocol::message::OperationName;
 
 use super::arguments::files;
 use crate::files::handle::Handle;
-use crate::files::{FileError, OpenMode};
+use crate::files::{FileError, Flush, OpenMode};
 use crate::luau::ffi::{Call, Raise, Slot};
 
 const CLOSED: &str = "attempt to use a closed file";
@@ -53,7 +53,8 @@ pub(super) fn push_open(call: &mut Call<'_>, path: &[u8], mode: OpenMode) -> Res
     };
     let file = files.report_refusal(operation, files.open(path, mode))?;
     let handle = Arc::new(Mutex::new(Handle::new(Arc::clone(files), file, path)));
-    files.register(Arc::downgrade(&handle));
+    let flushed: Arc<Mutex<dyn Flush>> = handle.clone();
+    files.register(Arc::downgrade(&flushed));
     call.push_handle(handle);
     host.open_handles.set(host.open_handles.get() + 1);
     Ok(())
