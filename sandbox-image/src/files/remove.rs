@@ -379,14 +379,14 @@ impl Tree<'_> {
     }
 }
 
+/// Some entries of a directory.
+type Batch = Vec<(Vec<u8>, FileType)>;
+
 /// Reads a directory from its beginning, until there are enough entries or directories. Returns them, and whether
 /// there are no more.
-fn read_batch(
-    directory: &OwnedFd,
-    directories: usize,
-) -> rustix::io::Result<(Vec<(Vec<u8>, FileType)>, bool)> {
+fn read_batch(directory: &OwnedFd, directories: usize) -> rustix::io::Result<(Batch, bool)> {
     retry(|| rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(0)))?;
-    let (mut entries, mut left) = (Vec::new(), directories);
+    let (mut entries, mut left) = (Batch::new(), directories);
     let read = read_directory(directory, Some, |name, kind| {
         left -= usize::from(kind == FileType::Directory);
         entries.push((name.to_vec(), kind));
