@@ -46,6 +46,7 @@ mod script_check;
 mod service;
 mod shutdown;
 mod status;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod trace;
