@@ -50,7 +50,7 @@ impl Layers {
     pub fn new(lower: Arc<OwnedFd>, upper: Arc<OwnedFd>, work: Arc<OwnedFd>) -> io::Result<Self> {
         let layers = Self { lower, upper, work, trial: Arc::default(), root: Arc::default() };
         let trial = layers.make()?;
-        *layers.trial() = Some(trial);
+        *lock(&layers.trial) = Some(trial);
         Ok(layers)
     }
 
@@ -64,10 +64,6 @@ impl Layers {
     /// The mounted view.
     pub fn lower(&self) -> BorrowedFd<'_> {
         self.lower.as_fd()
-    }
-
-    fn trial(&self) -> MutexGuard<'_, Option<OwnedFd>> {
-        lock(&self.trial)
     }
 
     fn all(&self) -> [(&'static str, BorrowedFd<'_>); 3] {
@@ -86,7 +82,7 @@ impl Layers {
 
     /// Mounts it for a container, detached from all directories.
     pub(crate) fn mount(&self) -> io::Result<OwnedFd> {
-        let trial = self.trial().take();
+        let trial = lock(&self.trial).take();
         let mount = trial.map_or_else(|| self.make(), Ok)?;
         *lock(&self.root) = open_directory(&mount, ".").ok();
         Ok(mount)
@@ -107,7 +103,7 @@ impl Layers {
 
     /// The mount options for a process that has this one in its `/proc`, and its mount namespace.
     pub(crate) fn mount_options(&self) -> String {
-        if let Some(trial) = self.trial().take() {
+        if let Some(trial) = lock(&self.trial).take() {
             drop(trial);
             // Nothing was written. If this fails, so does the engine's mount.
             for (mark, flags) in MARKS {
