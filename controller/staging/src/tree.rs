@@ -85,7 +85,7 @@ pub(crate) fn birth_time(parent: BorrowedFd<'_>, name: &CStr) -> BirthTime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inode {
     pub device: u64,
-    number: u64,
+    pub number: u64,
     pub born: BirthTime,
 }
 
