@@ -9,9 +9,7 @@
 //! handled by the agent's second filter (`sandbox-image/src/confine/seccomp/`).
 
 /// Calls `$with!` with the identifiers of two lists, as named by libc: the calls of every
-/// architecture, and those that only x86-64 has. [`FCHMODAT2`] is in neither.
-///
-/// [`FCHMODAT2`]: crate::syscalls::FCHMODAT2
+/// architecture, and those that only x86-64 has. `fchmodat2` is in neither: it is `FCHMODAT2`.
 #[macro_export]
 macro_rules! program_syscalls {
     ($with:ident) => {
