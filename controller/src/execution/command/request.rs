@@ -19,7 +19,8 @@ pub(in crate::execution) enum Term {
     Kept(Option<Duration>),
 }
 
-/// The request, without the numbers of its streams. `workdir` is the default working directory, `stop_timeout` its grace.
+/// The request, without the numbers of its streams. `workdir` is the default working directory, `stop_timeout` its
+/// grace.
 pub(in crate::execution) fn request(
     asked: Command,
     workdir: Option<&str>,
