@@ -145,12 +145,19 @@ impl App {
 
     /// Freezes a paused sandbox again, unless it is in use: then it is tried again.
     async fn freeze_again(&self, sandbox: &Sandbox) {
-        // A resume comes before it or after it.
-        let _changing = self.changing().lock().await;
-        let now = self.find(&sandbox.subject, sandbox.id()).await;
-        if now.is_ok_and(|now| now.marker.is_paused) {
-            _ = self.service().pause_sandbox(&sandbox.subject, &sandbox.reference()).await;
+        if !self.is_paused(sandbox).await {
+            return;
         }
+        _ = self.service().pause_sandbox(&sandbox.subject, &sandbox.reference()).await;
+        // One that was resumed meanwhile goes on.
+        if !self.is_paused(sandbox).await {
+            _ = self.service().resume_sandbox(&sandbox.subject, &sandbox.reference()).await;
+        }
+    }
+
+    async fn is_paused(&self, sandbox: &Sandbox) -> bool {
+        let now = self.find(&sandbox.subject, sandbox.id()).await;
+        now.is_ok_and(|now| now.marker.is_paused)
     }
 
     async fn freeze(&self, sandbox: &Sandbox) -> Result<(), Error> {
