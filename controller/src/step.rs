@@ -51,10 +51,10 @@ impl Step {
             Self::Image => 120,
             // Docker answers them when its other work with images lets it, such as the deletion of
             // layers: tens of seconds on a busy disk.
-            Self::Create | Self::List | Self::RemoveImage => 120,
+            Self::List | Self::RemoveImage => 120,
             // A slow registry, an image of gigabytes.
             Self::Programs => 1800,
-            Self::Start | Self::Remove => 30,
+            Self::Create | Self::Start | Self::Remove => 30,
             Self::Attach | Self::Hello | Self::Configure | Self::Kill | Self::Exit => 10,
             Self::Evidence | Self::Pause | Self::Resume => 10,
             Self::Shutdown => 2,
