@@ -189,6 +189,8 @@ fn docker_api(path: &str) -> Option<Value> {
     match head.split(' ').nth(1) {
         Some("200") => Some(serde_json::from_str(body).unwrap()),
         Some("404") => None,
+        // Podman's word for one that is removed while it is asked.
+        Some("500") if body.contains("no such container") => None,
         _ => panic!("GET {path}: {answer}"),
     }
 }
