@@ -218,7 +218,7 @@ fn judge_script(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
     }
 }
 
-/// The agent's word that it was cancelled counts only if it was told to.
+/// The outcome of what the agent reports as cancelled. Without a cancel request the report is false.
 fn cancelled(cancel: Option<CancelCause>, what: &str) -> Outcome {
     match cancel {
         Some(cause) => Outcome::Cancelled { cause },

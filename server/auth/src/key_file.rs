@@ -12,7 +12,7 @@ pub const MAX_KEY_FILE_BYTES: u64 = 1 << 20;
 /// The shortest secret of HS256: as long as its digest.
 pub const MIN_SECRET_BYTES: usize = 32;
 
-/// A key file cannot be used, or there is none.
+/// A key file cannot be used, or an issuer has no key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyFileError {
